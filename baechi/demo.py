@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from baechi import report
 from baechi.errors import PlacementError
+from baechi.records import files
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -110,7 +111,7 @@ def run(console: Console) -> bool:
         "emulated devices.",
     )
     page = Path(tempfile.mkdtemp(prefix="baechi-demo-")) / "report.html"
-    page.write_text(report.to_html(double.plan), encoding="utf-8")
+    files.write(page, report.to_html(double.plan))
     _say(console, f"The report, with the plan and the step as pictures: {page}")
     _show_need(console, double)
     _say(

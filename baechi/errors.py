@@ -24,6 +24,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def printable(text: str) -> str:
+    """The text with each character that is not to be seen as its escape: `\\x1b`, `\\n`, `\\u202e`.
+
+    Args:
+        text: any, such as the name of a module.
+    """
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
+
+
 class BaechiError(Exception):
     """Base of every error that baechi raises on purpose. Each can be pickled, with its notes.
 
@@ -32,6 +43,10 @@ class BaechiError(Exception):
     """
 
     recoverable: bool = False
+
+    def __str__(self) -> str:
+        """What happened, in lines, with nothing that a terminal would obey: names may come from files."""
+        return "\n".join([printable(line) for line in super().__str__().split("\n")])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, vars(self))
@@ -174,11 +189,21 @@ class RecordError(FatalError, ValueError):
 
     Attributes:
         faults: every fault found, one sentence each.
+        places: of a file, where each fault is (`".graph.nodes[3].weights[0]"`), and what is wrong there.
     """
 
-    def __init__(self, what: str, faults: tuple[str, ...] = ()) -> None:
-        self.faults = faults
-        super().__init__("\n".join([what, *(f"  - {fault}" for fault in faults)]))
+    def __init__(
+        self, what: str, faults: tuple[str, ...] = (), places: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.faults, self.places = faults, places
+        listed = [printable(fault) for fault in faults[:_MOST_FAULTS]]
+        if len(faults) > _MOST_FAULTS:
+            listed.append(f"and {len(faults) - _MOST_FAULTS:,} more")
+        super().__init__("\n".join([what, *[f"  - {fault}" for fault in listed]]))
+
+
+_MOST_FAULTS = 20
+"""So many are printed."""
 
 
 class PlanError(RecordError):

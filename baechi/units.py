@@ -15,6 +15,7 @@ _FACTORS = {
     "tib": 2**40,
 }
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_DIGITS = 30
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -37,6 +38,8 @@ def parse_bytes(size: int | float | str) -> int:
             known = ", ".join(unit for unit in ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"))
             raise ValueError(f"{size!r} is no size: write a number and a unit ({known}), as in '16GiB'")
         number = match[1].replace("_", "")
+        if len(number) > _DIGITS:
+            raise ValueError(f"{number[:_DIGITS]}... is no size: it has more than {_DIGITS} digits")
         return int(float(number) * factor) if "." in number else int(number) * factor
     if isinstance(size, bool) or not 0 <= size < float("inf"):
         raise ValueError(f"{size!r} is no size: it must be a finite number of bytes, at least 0")

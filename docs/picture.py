@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import baechi
-from baechi.records import Cluster, LayerGraph
+from baechi.records import Cluster, LayerGraph, files
 from baechi.records.device import by_kind
 from baechi.records.timeline import Span
 from baechi.report.facts import Facts
@@ -145,4 +145,4 @@ def _axis(step_s: float, top: float, bottom: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(picture(facts()), encoding="utf-8")
+    files.write(FILE, picture(facts()))

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from baechi import __version__
 from baechi.cli import planning, plans
-from baechi.cli.errors_printed import errors_printed
+from baechi.cli.errors_printed import Commands, errors_printed
 from baechi.progress import progress
 from baechi.report.words import DrawnTable
 
 app = typer.Typer(
+    cls=Commands,
     help="Automatic model-parallel placement for PyTorch modules.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,

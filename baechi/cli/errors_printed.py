@@ -1,20 +1,53 @@
 """Commands that tell what went wrong in one sentence, and how it came about only if asked."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from baechi.errors import BaechiError
-from baechi.report.words import printable
+from baechi.cli.targets import TargetFailed
+from baechi.errors import BaechiError, RecordError, printable
+from baechi.report.words import shortened
 
 FAILED = 2
 """Exit status of a command that could not do what it was asked to."""
 
+_LONGEST = 2000
+"""Characters of a sentence at most."""
+
+_MOST_FAULTS = 3
+
 Debug = Annotated[bool, typer.Option("--debug", help="If something goes wrong, show the whole traceback.")]
+
+
+class Commands(TyperGroup):
+    """All commands. A call of none, or with wrong options, ends with one sentence and status 2, too."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command that the arguments name, and end the process (unless `standalone_mode=False`).
+
+        Args:
+            *args: as typer takes them.
+            **kwargs: as typer takes them.
+        """
+        if not kwargs.setdefault("standalone_mode", True):
+            return super().main(*args, **kwargs)
+        try:
+            status = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except typer.Abort:
+            sys.exit(1)
+        except Exception as error:
+            said = getattr(error, "format_message", None)  # click's own errors, wherever typer has click from
+            if said is None:
+                raise
+            _tell(said())
+            sys.exit(FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
@@ -33,12 +66,14 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
     def telling(*args: Any, debug: bool = False, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (BaechiError, OSError, ValueError) as error:
+        except BrokenPipeError:  # who reads has enough
+            raise
+        except (BaechiError, OSError, ValueError, TargetFailed) as error:
             if debug:
                 raise
-            Console(stderr=True).print(
-                f"error: {_sentence(error)}", markup=False, highlight=False, soft_wrap=True
-            )
+            for line in error.frames if isinstance(error, TargetFailed) else ():
+                _print(line)
+            _tell(_sentence(error))
             raise typer.Exit(FAILED) from error
 
     telling.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -48,7 +83,20 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
     return telling
 
 
+def _tell(sentence: str) -> None:
+    _print(f"error: {shortened(sentence, _LONGEST)}")
+
+
+def _print(text: str) -> None:
+    lines = [printable(line) for line in text.split("\n")]
+    Console(stderr=True).print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return printable(f"{error.filename}: {error.strerror.lower()}")
-    return "\n".join(map(printable, str(error).split("\n")))
+        return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    if isinstance(error, RecordError) and len(error.faults) > 1:
+        more = len(error.faults) - _MOST_FAULTS
+        listed = [*error.faults[:_MOST_FAULTS], *([f"and {more:,} more"] if more > 0 else [])]
+        return f"{str(error).partition(chr(10))[0]} {'; '.join(listed)}"
+    return str(error)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from baechi.errors import BaechiError
+from baechi.records.described.devices import MOST_DEVICES
 
 ClusterOption = Annotated[
     str,
@@ -15,7 +16,19 @@ OptimizerOption = Annotated[str | None, typer.Option(help="Whose state counts in
 TrainingOption = Annotated[
     bool | None, typer.Option("--training/--inference", help="As the model stands unless given.")
 ]
-SourceOption = Annotated[str, typer.Option(help="Where times come from: auto, hooks, layers or estimate.")]
+_SOURCES = ("auto", "hooks", "layers", "estimate")
+
+
+def _known_source(text: str) -> str:
+    if text not in _SOURCES:
+        raise typer.BadParameter(f"{text!r} is unknown: known are {', '.join(_SOURCES)}")
+    return text
+
+
+SourceOption = Annotated[
+    str,
+    typer.Option(help="Where times come from: auto, hooks, layers or estimate.", callback=_known_source),
+]
 EffortOption = Annotated[str, typer.Option(help="How long auto searches: 0, 1, 2, ... or max.")]
 MemoryOption = Annotated[
     str | None, typer.Option("--max-memory", help="By device, name or index: 0=10GiB,1=20GiB; 0 forbids one.")
@@ -36,6 +49,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 USUAL = "2xA100-80GB"
 
+_MOST_EFFORT = 100
+_MOST_MICROBATCHES = 100_000
+
 
 def effort_of(text: str) -> Any:
     """What `--effort` says.
@@ -48,9 +64,12 @@ def effort_of(text: str) -> Any:
     """
     if text == "max":
         return text
-    if not text.isdigit():
-        raise BaechiError(f"--effort {text}: it is a whole number of at least 0, or max")
-    return int(text)
+    number = _whole(text, _MOST_EFFORT)
+    if number is None:
+        raise BaechiError(
+            f"--effort {text}: it is a whole number of at least 0, or max; at most {_MOST_EFFORT}"
+        )
+    return number
 
 
 def microbatches_of(text: str) -> list[int] | None:
@@ -64,9 +83,18 @@ def microbatches_of(text: str) -> list[int] | None:
     """
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
-        raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto")
-    return [int(text)]
+    number = _whole(text, _MOST_MICROBATCHES)
+    if not number:
+        most = f"at most {_MOST_MICROBATCHES:,}"
+        raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto; {most}")
+    return [number]
+
+
+def _whole(text: str, most: int) -> int | None:
+    """The whole number that a text is, if it is one of at most so many."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
+        return None
+    return int(text) if int(text) <= most else None
 
 
 def recompute_of(text: str | None) -> str | list[str] | None:
@@ -74,10 +102,16 @@ def recompute_of(text: str | None) -> str | list[str] | None:
 
     Args:
         text: what a person typed, names with commas between them.
+
+    Raises:
+        BaechiError: a name is empty.
     """
     if text is None or text == "auto":
         return text
-    return [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise BaechiError(f"--recompute {text!r}: it is auto, or names of modules with commas between")
+    return names
 
 
 def max_memory_of(text: str | None) -> dict[int | str, int | str] | None:
@@ -87,7 +121,7 @@ def max_memory_of(text: str | None) -> dict[int | str, int | str] | None:
         text: what a person typed.
 
     Raises:
-        BaechiError: a part is no device with its size.
+        BaechiError: a part is no device with its size, or a device is said twice.
     """
     if text is None:
         return None
@@ -96,5 +130,9 @@ def max_memory_of(text: str | None) -> dict[int | str, int | str] | None:
         device, equals, size = part.strip().partition("=")
         if not (device and equals and size):
             raise BaechiError(f"--max-memory {text}: it is devices with sizes, as in 0=10GiB,1=20GiB")
-        found[int(device) if device.isdigit() else device] = size
+        number = _whole(device, MOST_DEVICES)
+        key = device if number is None else number
+        if key in found:
+            raise BaechiError(f"--max-memory {text}: it says {device} twice")
+        found[key] = size
     return found

@@ -36,6 +36,7 @@ from baechi.cli.placing import (
     timed,
 )
 from baechi.cli.targets import model_of, shipped
+from baechi.records import files
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import by_kind
@@ -67,11 +68,12 @@ def profile(
 
     Example: baechi profile train.py:model_and_batch -o graph.json --cluster 4xH100-80GB
     """
+    files.check_output(output)
     model, inputs = model_of(target)
     graph = captured(model, inputs, Cluster.parse(cluster), training, source, outputs)
     graph.save(output)
     layers = len(list(graph.placed()))
-    Console().print(f"{layers} layers written to {output}", highlight=False)
+    Console().print(Words(f"{layers} layers written to {output}"), highlight=False)
 
 
 def place(
@@ -95,6 +97,8 @@ def place(
 
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """
+    if output is not None:
+        files.check_output(output)
     if microbatches is not None:
         made = pipeline_for(
             graph,
@@ -209,6 +213,8 @@ def links(
     """
     from baechi.measure import links as measured_links
 
+    if output is not None:
+        files.check_output(output)
     cluster = measured_links(Cluster.discover())
     if output is not None:
         cluster.save(output)

@@ -1,6 +1,5 @@
 """What to do with a plan's file: report, simulate, compare."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,16 +70,24 @@ def report_command(
 
       baechi report pipeline.json --html report.html
     """
+    wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
+    written = [file for file, _ in wanted if file is not None]
+    for output in written:
+        if written.count(output) > 1:
+            raise ValueError(
+                f"{output} would be written twice: give each of --html, --trace, --json its own file"
+            )
+        if output != "-":
+            files.check_output(output)
     pipeline = _pipeline(plan)
     if pipeline is not None and as_json is not None:
         raise ValueError("of a pipeline there is text, --html and --trace; --json is of plans")
     loaded = pipeline or _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
-    wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     for file, form in wanted:
         if file is not None:
             _write(file, _formed(form, loaded, step))
-    if all(file is None for file, _ in wanted):
+    if not written:
         Console().print(report.render(loaded, step))
 
 
@@ -152,5 +159,5 @@ def _write(file: str, text: str) -> None:
     if file == "-":
         print(text, end="")
         return
-    Path(file).write_text(text, encoding="utf-8")
+    files.write(file, text)
     Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)

@@ -3,8 +3,11 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from traceback import FrameSummary, extract_tb, format_list
 from typing import Any
 
 from baechi.errors import BaechiError
@@ -12,6 +15,37 @@ from baechi.records.files import profiles_folder
 from baechi.records.graph import LayerGraph
 
 ZOO = "zoo:"
+
+
+class TargetFailed(Exception):
+    """A user's module or function raised, or wanted to end the process.
+
+    Attributes:
+        frames: where, in the user's code alone, as lines of a traceback.
+    """
+
+    def __init__(self, target: str, error: BaseException) -> None:
+        ended = isinstance(error, SystemExit)
+        what = f"called sys.exit({error})" if ended else f"raised {type(error).__name__}: {error}".strip(": ")
+        super().__init__(f"{target} {' '.join(what.split())}")
+        found = [frame for frame in extract_tb(error.__traceback__) if _is_user(frame)]
+        head = ["Traceback of your code (most recent call last):"] if found else []
+        self.frames = [*head, *[line.rstrip("\n") for line in format_list(found)]]
+
+
+def _is_user(frame: FrameSummary) -> bool:
+    paths = sysconfig.get_paths()
+    others = [str(Path(__file__).parents[1]), *[paths[key] for key in ("stdlib", "purelib", "platlib")]]
+    return not frame.filename.startswith(("<frozen", *[f"{other}/" for other in others]))
+
+
+@contextmanager
+def _failing_as(target: str) -> Iterator[None]:
+    """What the user's code raises becomes `TargetFailed`, whatever it is."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise TargetFailed(target, error) from error
 
 
 def model_of(target: str) -> tuple[Any, Any]:
@@ -24,6 +58,7 @@ def model_of(target: str) -> tuple[Any, Any]:
 
     Raises:
         BaechiError: there is no such thing, or it returns something else.
+        TargetFailed: it raises.
     """
     if target.startswith(ZOO):
         return _from_zoo(target.removeprefix(ZOO))
@@ -32,9 +67,24 @@ def model_of(target: str) -> tuple[Any, Any]:
         raise BaechiError(
             f"{target!r} is no target: write path.py:function, package.module:function, or zoo:inception-v3"
         )
-    made = _function(where, name)()
+    function = _function(where, name)
+    with _failing_as(target):
+        made = function()
     if not isinstance(made, tuple) or len(made) != 2:
         raise BaechiError(f"{target} returned {type(made).__name__}: it has to return (model, inputs)")
+    from torch import nn
+
+    from baechi.records.inputs import Inputs
+
+    if not isinstance(made[0], nn.Module):
+        kinds = " and ".join([type(one).__name__ for one in made])
+        raise BaechiError(
+            f"{target} returned {kinds}: it has to return (model, inputs), a torch.nn.Module first"
+        )
+    try:
+        Inputs.each_of(made[1])
+    except TypeError as error:
+        raise BaechiError(f"{target}: {error}") from error
     return made
 
 
@@ -90,14 +140,25 @@ def _function(where: str, name: str) -> Callable[[], Any]:
         if not path.is_file() or spec is None or spec.loader is None:
             raise BaechiError(f"there is no file {where}")
         module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)  # classes of the file find their module
+        found_first = sys.modules.setdefault(path.stem, module)  # classes of the file find their module
         sys.path.insert(0, str(path.parent))  # as if the file were run
-        spec.loader.exec_module(module)
-    else:
         try:
-            module = importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            raise BaechiError(f"there is no module {where!r} ({error})") from error
+            with _failing_as(where):
+                spec.loader.exec_module(module)
+        except TargetFailed:
+            if found_first is module:
+                del sys.modules[path.stem]
+            raise
+    else:
+        if not all([part.isidentifier() for part in where.split(".")]):
+            raise BaechiError(f"{where!r} is no name of a module: write package.module:function")
+        try:
+            with _failing_as(where):
+                module = importlib.import_module(where)
+        except TargetFailed as error:
+            if isinstance(error.__cause__, ModuleNotFoundError):
+                raise BaechiError(f"there is no module {where!r} ({error.__cause__})") from error
+            raise
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

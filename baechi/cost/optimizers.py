@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from baechi.errors import RecordError
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerCosts:
@@ -39,14 +41,14 @@ def optimizer_costs(optimizer: str | None) -> OptimizerCosts:
         optimizer: its name, in any case; None for no optimizer.
 
     Raises:
-        ValueError: the name is unknown.
+        RecordError: the name, which may be a graph's note, is unknown.
     """
     if optimizer is None:
         return OptimizerCosts()
     name = optimizer.lower() if isinstance(optimizer, str) else optimizer
     if name not in OPTIMIZERS:
         known = ", ".join(repr(key) for key in (None, *OPTIMIZERS))
-        raise ValueError(f"optimizer {optimizer!r} is unknown: known are {known}")
+        raise RecordError(f"optimizer {optimizer!r} is unknown: known are {known}")
     return OPTIMIZERS[name]
 
 

@@ -1,22 +1,18 @@
 """What every record can do: be written to JSON text or a file, and read back."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from networkx import NetworkXError
-
 from baechi.errors import RecordError
 from baechi.records import files
 from baechi.records.lazy_imports import lazy_import
-
-_WRONG = (TypeError, ValueError, AttributeError, IndexError, NetworkXError)
-"""What building a record raises where a value is of another kind than it should be."""
+from baechi.records.schema import record_form
 
 
 class AbstractRecord(ABC):
-    """A record with a body of JSON-able data."""
+    """A record with a body of JSON-able data, which is that of its fields unless it says otherwise."""
 
     record_kind: ClassVar[str]
     """What a file of it says that it holds."""
@@ -25,12 +21,12 @@ class AbstractRecord(ABC):
         """A few lines: what it is, without its contents."""
         return str(lazy_import("describe")(self))
 
-    @abstractmethod
     def body(self) -> dict[str, Any]:
         """The record as JSON-able data."""
+        body: dict[str, Any] = record_form(type(self)).write(self)
+        return body
 
     @classmethod
-    @abstractmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         """The record that `body` wrote.
 
@@ -40,6 +36,8 @@ class AbstractRecord(ABC):
         Raises:
             RecordError: the record is malformed.
         """
+        record: Self = record_form(cls).read(body)
+        return record
 
     def to_json(self) -> str:
         """The record as JSON text."""
@@ -61,9 +59,12 @@ class AbstractRecord(ABC):
         """Write the record to a file.
 
         Args:
-            path: the file; one that is there is replaced.
+            path: the file; one that is there stays as it was until the new one is written.
+
+        Raises:
+            OSError: it cannot be written; one that was there is as it was.
         """
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        files.write(path, self.to_json())
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Self:
@@ -84,9 +85,12 @@ class AbstractRecord(ABC):
         """The record of an untrusted body, for example one from a file."""
         try:
             return cls.from_body(body)
-        except RecordError:
-            raise
-        except KeyError as error:
-            raise RecordError(f"{source} is no whole baechi {cls.record_kind}: it misses {error}") from error
-        except _WRONG as error:
-            raise RecordError(f"{source} is no baechi {cls.record_kind}: {error}") from error
+        except RecordError as error:
+            whole = "whole " if error.places and not error.places[0][0] else ""  # it lacks something
+            what = f"{source} is no {whole}baechi {cls.record_kind}:"
+            faults = error.faults or (str(error),)
+            if faults[1:]:
+                raise type(error)(what, faults, error.places) from error
+            single = type(error)(f"{what} {faults[0]}")
+            single.faults, single.places = faults, error.places
+            raise single from error

@@ -5,13 +5,15 @@ A subclass is a frozen dataclass. Each of its fields declares one attribute:
     param_bytes: Annotated[float, "bytes", "Parameters, by storage."] = 0
                            type    unit     documentation             if missing
 
-The subclass is the list of known attributes; checks and documentation are made from it.
+The subclass is the list of known attributes; checks (`schema`) and documentation are made from it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from math import isfinite
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Any, Self, TypeVar, get_args
+
+from baechi.errors import RecordError
+from baechi.records.schema import readers, within
 
 AMOUNTS = ("s", "bytes", "FLOP", "number")
 """The units of amounts: numbers that are finite and not negative."""
@@ -50,20 +52,24 @@ class AbstractAttributes:
         return tuple([field.name for field in fields(cls) if get_args(field.type)[1] in (units or AMOUNTS)])
 
     @classmethod
-    def faults(cls, rows: Iterable[tuple[_Key, Mapping[str, Any]]]) -> Iterator[tuple[_Key, str]]:
-        """What is wrong with the attributes of nodes or edges, such as `"param_bytes is -1"`.
+    def faults(cls, rows: Iterable[tuple[_Key, Mapping[str, Any]]]) -> Iterator[tuple[_Key, str, str]]:
+        """What is wrong with the attributes of nodes or edges.
 
         Args:
             rows: nodes or edges, each with its attributes as NetworkX has them; unknown ones are not checked.
 
         Returns:
-            Each fault with the node or edge that it is of.
+            Each fault: the node or edge, where in its attributes (`".weights[0]"`), and what is wrong there.
         """
-        checks = _checks(cls)
+        reads = readers(cls)
         for key, said in rows:
             for name, value in said.items():
-                if name in checks and value is not None and (fault := checks[name](value)):
-                    yield key, f"{name} is {fault}"
+                if name in reads and value is not None:
+                    try:
+                        reads[name](value)
+                    except RecordError as error:
+                        for path, what in within(f".{name}", error):
+                            yield key, path, what
 
     @classmethod
     def documented(cls) -> str:
@@ -74,33 +80,6 @@ class AbstractAttributes:
             default = "" if field.default is None else f"; {field.default!r} if missing"
             lines.append(f"- `{field.name}` ({unit}{default}): {text}")
         return "\n".join(lines)
-
-
-def _checks(cls: type[AbstractAttributes]) -> dict[str, Callable[[Any], str]]:
-    """By attribute, what finds the fault of a value; `""` if there is none."""
-    checks: dict[str, Callable[[Any], str]] = {}
-    for field in fields(cls):
-        kind, unit, _ = get_args(field.type)
-        if get_origin(kind) is Literal:
-            checks[field.name] = _check_of_choice(get_args(kind))
-        elif unit in AMOUNTS:
-            by_kind = Mapping in [get_origin(part) for part in get_args(kind)]
-            checks[field.name] = _fault_of_amounts if by_kind else _fault_of_amount
-    return checks
-
-
-def _check_of_choice(known: tuple[str, ...]) -> Callable[[Any], str]:
-    return lambda value: "" if value in known else f"{value!r}, not one of {', '.join(known)}"
-
-
-def _fault_of_amount(value: Any) -> str:
-    return "" if isinstance(value, (int, float)) and isfinite(value) and value >= 0 else repr(value)
-
-
-def _fault_of_amounts(value: Any) -> str:
-    """Of one amount, or of one by kind of device."""
-    values = value.values() if isinstance(value, Mapping) else (value,)
-    return next(filter(None, map(_fault_of_amount, values)), "")
 
 
 def scaled(amount: Any, share: float) -> Any:

@@ -1,7 +1,7 @@
 """The devices that a model is placed on, and the links between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from baechi.records.described.devices import CUDA, LinkLike, Memory, devices_of,
 from baechi.records.described.devices import HOST as HOST
 from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
+from baechi.records.schema import DeviceName, Seconds, faults_of
 
 Reception = Literal["serial", "free"]
 
@@ -38,24 +39,21 @@ class Cluster(AbstractRecord):
     """
 
     record_kind: ClassVar[str] = "cluster"
+    later: ClassVar[tuple[str, ...]] = ("host",)
 
     devices: tuple[Device, ...]
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    links: Mapping[tuple[DeviceName, DeviceName], Link] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     reception: Reception = "serial"
     emulated: bool = False
-    launch_s: float = 5e-6
+    launch_s: Seconds = 5e-6
     host: HostCosts | None = None
     _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
         object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
-        faults = faults_in([device.name for device in self.devices], self.links)
-        if self.reception not in ("serial", "free"):
-            faults.append(f"reception is {self.reception!r}, not 'serial' or 'free'")
-        if not 0 <= self.launch_s < float("inf"):
-            faults.append(f"launch_s is {self.launch_s}, not a finite number of at least 0")
+        faults = faults_of(self) + faults_in([device.name for device in self.devices], self.links)
         if faults:
             raise RecordError("cluster is malformed:", tuple(faults))
 
@@ -271,32 +269,3 @@ class Cluster(AbstractRecord):
         if not self._last or not self.emulated:
             raise BaechiError("this cluster was not emulated yet: use `with cluster:`")
         return self._last[0]
-
-    def body(self) -> dict[str, Any]:
-        """The cluster as JSON-able data."""
-        return {
-            "devices": [device.body() for device in self.devices],
-            "link": asdict(self.link),
-            "links": [[*pair, asdict(link)] for pair, link in self.links.items()],
-            "reception": self.reception,
-            "emulated": self.emulated,
-            "launch_s": self.launch_s,
-            "host": None if self.host is None else asdict(self.host),
-        }
-
-    @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> "Cluster":
-        """The cluster that `body` wrote.
-
-        Args:
-            body: JSON-able data.
-        """
-        return cls(
-            devices=tuple(Device(**device) for device in body["devices"]),
-            links={(source, target): Link(**link) for source, target, link in body["links"]},
-            link=Link(**body["link"]),
-            reception=body["reception"],
-            emulated=body["emulated"],
-            launch_s=body["launch_s"],
-            host=None if body.get("host") is None else HostCosts(**body["host"]),
-        )

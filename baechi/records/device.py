@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import ceil
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from baechi.errors import RecordError
+from baechi.records import schema
+from baechi.records.schema import Bytes, DeviceName, LinkRate, Rate, Rule, Seconds, Speed
 from baechi.units import format_bytes, parse_bytes
 
 Reserve = float | int | str
@@ -51,40 +52,26 @@ class Device:
         RecordError: a value is negative or missing; all faults at once.
     """
 
-    name: str
+    name: DeviceName
     kind: str = "cpu"
-    memory_bytes: int = 0
-    speed: float = 1.0
-    flops_per_s: Mapping[str, float] = field(default_factory=dict)
-    bytes_per_s: float = 0.0
+    memory_bytes: Bytes = 0
+    speed: Speed = 1.0
+    flops_per_s: Mapping[str, Rate] = field(default_factory=dict)
+    bytes_per_s: Annotated[
+        float, Rule("0, or at least 1", lambda rate: rate == 0 or 1 <= rate <= schema.MOST)
+    ] = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
-        faults = []
-        if not self.name:
-            faults.append("the name is empty")
-        if not 0 <= self.memory_bytes < float("inf"):
-            faults.append(f"memory_bytes is {self.memory_bytes}, not a finite number of at least 0")
-        if not 0 < self.speed < float("inf"):
-            faults.append(f"speed is {self.speed}, not a finite number above 0")
-        if self.bytes_per_s < 0 or any(rate <= 0 for rate in self.flops_per_s.values()):
-            faults.append(f"a rate is not positive ({dict(self.flops_per_s)}, {self.bytes_per_s})")
-        if faults:
-            raise RecordError(f"device {self.name!r} is malformed:", tuple(faults))
+        schema.check(self, f"device {schema.shown(self.name)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Device, tuple(self.body().values()))
 
     def body(self) -> dict[str, Any]:
         """The device as JSON-able data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "memory_bytes": self.memory_bytes,
-            "speed": self.speed,
-            "flops_per_s": dict(self.flops_per_s),
-            "bytes_per_s": self.bytes_per_s,
-        }
+        body: dict[str, Any] = schema.form_of(Device).write(self)
+        return body
 
 
 @dataclass(frozen=True)
@@ -101,17 +88,13 @@ class Link:
         RecordError: a value is out of range.
     """
 
-    latency_s: float = 10e-6
-    bytes_per_s: float = 16e9
+    latency_s: Seconds = 10e-6
+    bytes_per_s: LinkRate = 16e9
     peer: bool = True
     residual: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.latency_s < float("inf") or not self.bytes_per_s > 0:
-            raise RecordError(
-                f"link is malformed: latency_s {self.latency_s} must be at least 0 and "
-                f"bytes_per_s {self.bytes_per_s} above 0"
-            )
+        schema.check(self, "link")
 
 
 HostWork = Literal[
@@ -150,24 +133,18 @@ class HostCosts:
         RecordError: a value is negative or not finite; all faults at once.
     """
 
-    layer_call_s: float = 0.0
-    functional_op_s: float = 0.0
-    waiting_layer_s: float = 0.0
-    waiting_layer_threads_s: float = 0.0
-    transfer_s: float = 0.0
-    gradient_transfer_s: float = 0.0
-    backward_node_s: float = 0.0
-    task_s: float = 0.0
-    weights_s: float = 0.0
+    layer_call_s: Seconds = 0.0
+    functional_op_s: Seconds = 0.0
+    waiting_layer_s: Seconds = 0.0
+    waiting_layer_threads_s: Seconds = 0.0
+    transfer_s: Seconds = 0.0
+    gradient_transfer_s: Seconds = 0.0
+    backward_node_s: Seconds = 0.0
+    task_s: Seconds = 0.0
+    weights_s: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        faults = [
-            f"{name} is {seconds}, not a finite number of at least 0"
-            for name, seconds in asdict(self).items()
-            if not 0 <= seconds < float("inf")
-        ]
-        if faults:
-            raise RecordError("host costs are malformed:", tuple(faults))
+        schema.check(self, "host costs")
 
     @classmethod
     def usual(cls) -> "HostCosts":

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from baechi.errors import PlanError
+from baechi.errors import PlanError, printable
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 
@@ -259,4 +259,5 @@ def _decides(graph: LayerGraph, name: str) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = [printable(name) for name in names[:3]]
+    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

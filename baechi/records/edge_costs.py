@@ -1,10 +1,11 @@
 """What an edge of the layer graph may carry: its attributes, each declared once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 from baechi.records.attributes import AbstractAttributes
+from baechi.records.schema import Text
 
 
 @final
@@ -14,7 +15,7 @@ class EdgeCosts(AbstractAttributes):
 
     bytes: Annotated[float, "bytes", "What travels if the ends lie on different devices."] = 0
     tensor: Annotated[
-        Any,
+        Text | int | Sequence[Text | int] | None,
         "name",
         "Tells outputs of one source apart: each travels once to a device; if missing, there is one output.",
     ] = None

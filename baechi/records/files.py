@@ -1,12 +1,30 @@
-"""Records as JSON files: one envelope with a kind and a schema number, sorted and diffable."""
+"""Records as JSON files: one envelope with a kind and a schema number, sorted and diffable.
 
+A file is read with limits, so that none does harm. It is written beside the old one, so that there is always
+one that is whole.
+"""
+
+import errno
 import json
+import os
+import secrets
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from baechi.errors import RecordError
+from baechi.records.schema import shown
 
 SCHEMA = 1
+
+MOST_BYTES = 2**28
+"""A larger file is not read."""
+
+DEEPEST = 32
+"""Data that is nested deeper is not read."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -38,27 +56,193 @@ def unpack(kind: str, text: str, source: str = "text") -> dict[str, Any]:
     Raises:
         RecordError: no JSON, another kind, or a schema this version does not read.
     """
-    try:
-        body = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{source} is no JSON ({error}): is the file cut short?") from error
+    body = parsed(text, source)
     found = body.get("baechi") if isinstance(body, dict) else None
     if found != kind:
-        raise RecordError(f"{source} holds no baechi {kind} (found: {found!r})")
-    if body.get("schema") != SCHEMA:
+        raise RecordError(f"{source} holds no baechi {kind} (found: {shown(found)})")
+    if body.get("schema") != SCHEMA or isinstance(body["schema"], bool):
         raise RecordError(
-            f"{source} has schema {body.get('schema')!r}, this version reads {SCHEMA}: write it anew"
+            f"{source} has schema {shown(body.get('schema'))}, this version reads {SCHEMA}: write it anew"
         )
     return dict(body)
 
 
 def read(kind: str, path: str | Path) -> dict[str, Any]:
     """Read a record's body from a file; see `unpack`."""
+    return unpack(kind, text_of(path, f"baechi {kind}"), str(path))
+
+
+def parsed(text: str, source: str) -> Any:
+    """Data of JSON text, if it is neither too deep nor says anything twice.
+
+    Args:
+        text: JSON.
+        source: where it came from, for the error.
+
+    Raises:
+        RecordError: it is no such text.
+    """
+    if len(text) > MOST_BYTES:
+        raise RecordError(f"{source} has {len(text):,} characters: at most {MOST_BYTES:,} are read")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, object_pairs_hook=_Pairs.of)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{source} is no JSON ({error}): is the file cut short?") from error
+    except RecursionError as error:
+        raise RecordError(f"{source} is nested more than {DEEPEST} deep") from error
+    except ValueError as error:
+        raise RecordError(f"{source} has a number of too many digits") from error
+    except MemoryError as error:
+        raise RecordError(f"{source} is too large for this machine's memory") from error
+    level: list[tuple[str, Any]] = [("", data)] if isinstance(data, (dict, list)) else []
+    for _ in range(DEEPEST):
+        for path, one in level:
+            if isinstance(one, _Pairs):
+                where = path.removeprefix(".") or "it"
+                raise RecordError(f"{source} is malformed: {where} has the key {shown(one.twice)} twice")
+        level = [(f"{path}{key}", below) for path, one in level for key, below in _inside(one)]
+    if level:
+        raise RecordError(f"{source} is nested more than {DEEPEST} deep")
+    return data
+
+
+class _Pairs(dict[str, Any]):
+    """An object of JSON that has a key twice."""
+
+    twice: str
+
+    @classmethod
+    def of(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object of JSON.
+
+        Args:
+            pairs: what it has.
+        """
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            counts = Counter([key for key, _ in pairs])
+            made = cls(made)
+            made.twice = next(key for key, count in counts.items() if count > 1)
+        return made
+
+
+def _inside(data: Any) -> Iterator[tuple[str, Any]]:
+    """The objects and lists in one."""
+    if isinstance(data, dict):
+        return ((f".{key}", one) for key, one in data.items() if isinstance(one, (dict, list)))
+    return ((f"[{place}]", one) for place, one in enumerate(data) if isinstance(one, (dict, list)))
+
+
+def text_of(path: str | Path, what: str) -> str:
+    """The text of a regular file; nothing else is waited for, and no more is read than `MOST_BYTES`.
+
+    Args:
+        path: the file.
+        what: what it is to hold, for the error.
+
+    Raises:
+        RecordError: it is no regular file, too large, or no text.
+        OSError: it is not there, or cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            found_kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+            raise RecordError(f"{path} is {found_kind}, so it holds no {what}")
+        with os.fdopen(number, "rb", closefd=False) as file:
+            data = file.read(MOST_BYTES + 1) if found.st_size <= MOST_BYTES else b""
+        if max(len(data), found.st_size) > MOST_BYTES:
+            raise RecordError(f"{path} has more than {MOST_BYTES:,} bytes: so many are read at most")
+    finally:
+        os.close(number)
+    try:
+        return data.decode()
     except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is no text, so it holds no baechi {kind}") from error
-    return unpack(kind, text, str(path))
+        raise RecordError(f"{path} is no text, so it holds no {what}") from error
+
+
+def check_output(path: str | Path) -> None:
+    """Raise if a file cannot be written, before minutes of work end there.
+
+    Args:
+        path: where it will be.
+
+    Raises:
+        OSError: its folder is not there or is none, it is a folder itself, or nobody may write there.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory, not a file to write", str(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory: its folder is not there", str(path))
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "permission denied: it cannot be written", str(path))
+
+
+def write(path: str | Path, text: str) -> None:
+    """Write a file so that the old one stays, whole, until the new one is there, whole.
+
+    The text goes into a file beside, onto the disk, and then in the place of the old one, whose permissions
+    it has. A link stays, and what it leads to is replaced. What is no file (`/dev/stdout`) is written.
+
+    Args:
+        path: the file.
+        text: its contents.
+
+    Raises:
+        OSError: it cannot be written, for example since the disk is full; the old one is as it was.
+    """
+    check_output(path)
+    data = text.encode()
+    try:
+        old = os.stat(path) if os.path.exists(path) else None
+        if (old is not None and not stat.S_ISREG(old.st_mode)) or str(path).startswith(_OF_SYSTEM):
+            flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
+            with os.fdopen(os.open(path, flags), "wb") as file:
+                os.set_blocking(file.fileno(), True)  # it opened: somebody reads if it is a pipe
+                file.write(data)
+            return
+        _replace(Path(os.path.realpath(path)), data, old)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+_OF_SYSTEM = ("/dev/std", "/dev/fd/", "/proc/")
+
+
+def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    folder = os.open(target.parent, os.O_RDONLY)
+    beside = target.with_name(f".baechi-{secrets.token_hex(8)}")
+    try:
+        number, has_name = _new(target.parent, beside)
+        try:
+            if old is not None:
+                os.fchmod(number, stat.S_IMODE(old.st_mode))
+                with suppress(PermissionError):
+                    os.fchown(number, old.st_uid, old.st_gid)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(number, left) :]
+            os.fsync(number)
+            if not has_name:
+                os.link(f"/proc/self/fd/{number}", beside.name, dst_dir_fd=folder, follow_symlinks=True)
+        finally:
+            os.close(number)
+        os.replace(beside, target)
+        with suppress(OSError):  # not every file system writes a folder out
+            os.fsync(folder)
+    finally:
+        os.close(folder)
+        beside.unlink(missing_ok=True)
+
+
+def _new(folder: Path, beside: Path) -> tuple[int, bool]:
+    """A new file, open, and whether it has a name; without one it goes with a process that is killed."""
+    if hasattr(os, "O_TMPFILE") and Path("/proc/self/fd").exists():
+        with suppress(OSError):  # not every file system can
+            return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666), False
+    return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), True
 
 
 def holds(kind: str, path: str | Path) -> bool:

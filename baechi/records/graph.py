@@ -9,7 +9,9 @@ import networkx as nx
 from baechi.errors import RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
+from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
+from baechi.records.schema import LONGEST, Name, form_of, in_words, malformed, refused, shown, within
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -24,12 +26,8 @@ class LayerGraph(DiGraph, AbstractRecord):
     the ones listed below, and `costs` and `edge_costs` give them typed, with their defaults. All are
     optional; None is as if missing, and others are kept as they are.
 
-    Nodes stand in code order, the order in which the model's code reaches them.
-    `graph.graph["training"]` says whether the costs are those of training, `"measured"` whether times
-    were measured, and `"accumulate"` whether gradients of weights are there all the time: then times of
-    backward include adding to them.
-    `"outputs"` is `"device"` if what the model returns stays where it was made. `"weights_apart"` says
-    whether the backward of weights is a task of its own where a step is split in microbatches.
+    Nodes stand in code order, the order in which the model's code reaches them. `graph.graph` has notes on
+    the whole, which are listed below, too.
     """
 
     record_kind: ClassVar[str] = "graph"
@@ -96,20 +94,38 @@ class LayerGraph(DiGraph, AbstractRecord):
             RecordError: a negative or infinite amount, an unknown kind, an edge into an input, a
                 cycle; every fault listed.
         """
-        edges = (((source, target), data) for source, target, data in self.edges(data=True))
-        faults = [f"{name}: {fault}" for name, fault in LayerCosts.faults(self.nodes.items())]
-        faults += [
-            f"edge {source} > {target}: {fault}" for (source, target), fault in EdgeCosts.faults(edges)
-        ]
-        for name in self:
-            if self.nodes[name].get("kind") == "input":
-                sources = self.predecessors(name)
-                faults += [f"edge {source} > {name}: nothing leads into an input" for source in sources]
-        if not nx.is_directed_acyclic_graph(self):
-            cycle = " > ".join([edge[0] for edge in nx.find_cycle(self)])
-            faults.append(f"it has a cycle: {cycle}")
+        faults = [_sentence(*fault) for fault in self._faults()]
         if faults:
             raise RecordError("the layer graph is malformed:", tuple(faults))
+
+    def _faults(self) -> Iterator["_Fault"]:
+        """What is wrong: the node or edge (None: the graph), where in its attributes, and what."""
+        for name, data in self.nodes(data=True):
+            if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
+                yield name, "", f"its name is {shown(name)}, not text of 1 to {LONGEST:,} characters"
+            elif max(name.count("."), str(data.get("module")).count(".")) > _DEEPEST:
+                yield name, "", f"its name, or that of its module, has more than {_DEEPEST} dots"
+        yield from GraphNotes.faults([(None, self.graph)])
+        yield from LayerCosts.faults(self.nodes.items())
+        edges = (((source, target), data) for source, target, data in self.edges(data=True))
+        yield from EdgeCosts.faults(edges)
+        for name in self:
+            if self.nodes[name].get("kind") == "input":
+                for source in self.predecessors(name):
+                    yield (source, name), "", "nothing leads into an input"
+        if not self.says("tile") and not self.says("joins"):  # what is split is named as it was before
+            yield from self._strangers()
+        if not nx.is_directed_acyclic_graph(self):
+            yield None, "", f"it has a cycle: {' > '.join([edge[0] for edge in nx.find_cycle(self)])}"
+
+    def _strangers(self) -> Iterator["_Fault"]:
+        """Attributes that name nodes which are not there."""
+        for name, data in self.nodes(data=True):
+            for attribute in _NODES:
+                other = data.get(attribute)
+                for one in other if isinstance(other, Mapping) else [other] if other else ():
+                    if isinstance(one, str) and one not in self:
+                        yield name, f".{attribute}", f"it is {shown(one)}, and there is no such node"
 
     def placed(self) -> Iterator[str]:
         """The nodes that a placer places (all but inputs), in code order."""
@@ -273,10 +289,72 @@ class LayerGraph(DiGraph, AbstractRecord):
         Raises:
             RecordError: the graph is malformed.
         """
-        graph: nx.DiGraph[Any] = nx.DiGraph(**body["graph"])
-        graph.add_nodes_from(body["nodes"])
-        graph.add_edges_from(body["edges"])
-        return cls.from_networkx(graph)
+        if not isinstance(body, Mapping):
+            raise refused(body, "a graph")
+        wrong = [("", f"it misses {key!r}") for key in ("graph", "nodes", "edges") if key not in body]
+        if wrong:
+            raise malformed(*wrong)
+        if not isinstance(body["graph"], Mapping):
+            raise malformed((".graph", f"it is {shown(body['graph'])}, not an object"))
+        graph, index = cls(), dict[Any, int]()
+        graph.graph.update({"training": False, **body["graph"]})
+        for place, (name, data) in _rows(body, "nodes", 1):
+            if name in index:
+                raise malformed((f".nodes[{place}]", f"it is a second node {shown(name)}"))
+            index[name] = place
+            graph.add_node(name, **{"kind": LayerCosts.kind, **data})
+        for place, (source, target, data) in _rows(body, "edges", 2):
+            for name in (source, target):
+                if name not in index:
+                    raise malformed((f".edges[{place}]", f"there is no node {shown(name)}"))
+            if (source, target) in index:
+                second = f"it is a second edge {shown(source)} > {shown(target)}"
+                raise malformed((f".edges[{place}]", second))
+            index[source, target] = place
+            graph.add_edge(source, target, **data)
+        wrong = []
+        for key, path, what in graph._faults():
+            rows = "edges" if isinstance(key, tuple) else "nodes"
+            wrong.append((".graph" + path if key is None else f".{rows}[{index[key]}]{path}", what))
+        if wrong:
+            raise malformed(*wrong)
+        return graph
+
+
+_Fault = tuple[Any, str, str]
+
+_DEEPEST = 100
+"""Modules lie so deep in each other at most."""
+
+_NODES = (*LayerCosts.amounts("node"), "runs_again")
+"""The attributes that name nodes."""
+
+
+def _sentence(key: Any, path: str, what: str) -> str:
+    named = [
+        one if len(one) <= LONGEST else shown(one)
+        for one in map(str, key if isinstance(key, tuple) else [key])
+    ]
+    whose = "" if key is None else f"edge {' > '.join(named)}: " if named[1:] else f"{named[0]}: "
+    return whose + in_words(path.removeprefix("."), what) if path else whose + what
+
+
+def _rows(body: Mapping[str, Any], key: str, names: int) -> Iterator[tuple[int, list[Any]]]:
+    """The nodes or edges of a file, each with its place: names and attributes."""
+    if not isinstance(body[key], list):
+        raise malformed((f".{key}", f"it is {shown(body[key])}, not a list"))
+    name_of = form_of(Name).read
+    for place, row in enumerate(body[key]):
+        try:
+            if not isinstance(row, list) or len(row) != names + 1:
+                raise refused(row, f"a list of {names + 1}")
+            if not isinstance(row[-1], Mapping):
+                raise refused(row[-1], "an object of attributes")
+            for name in row[:-1]:
+                name_of(name)
+        except RecordError as error:
+            raise malformed(*within(f".{key}[{place}]", error)) from error
+        yield place, row
 
 
 LayerGraph.__doc__ = "\n\n".join(
@@ -286,5 +364,7 @@ LayerGraph.__doc__ = "\n\n".join(
         LayerCosts.documented(),
         "Attributes of an edge:",
         EdgeCosts.documented(),
+        "Notes on the graph, in `graph.graph`:",
+        GraphNotes.documented(),
     ]
 )

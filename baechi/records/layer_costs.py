@@ -2,9 +2,40 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from baechi.records.attributes import AbstractAttributes
+from baechi.records.schema import Dimension, Place, Positive, Text
+
+
+class Read(TypedDict):
+    """A whole weight that a functional op is given: its shape, and its place among what the op is given."""
+
+    shape: Sequence[int]
+    place: int
+
+
+class Splits(TypedDict):
+    """How a layer can be split; `LayerCosts.splits` says what these are."""
+
+    shapes: Mapping[str, Sequence[int]]
+    tied: Mapping[str, Sequence[str]]
+    refused: Text
+    rows: NotRequired[int]
+    lengths: NotRequired[Mapping[str, int]]
+
+
+class Tile(TypedDict):
+    """What a tile is of its layer; `LayerCosts.tile` says what these are."""
+
+    of: str
+    dimension: str
+    sizes: Sequence[Positive]
+    number: int
+    cuts: Mapping[str, Dimension]
+    tied: NotRequired[Mapping[str, Sequence[str]]]
+    units: NotRequired[Mapping[str, tuple[Positive, Positive]]]
+    function: NotRequired[str]
 
 
 @final
@@ -78,7 +109,7 @@ class LayerCosts(AbstractAttributes):
     flops: Annotated[float, "FLOP", "Arithmetic of its forward."] = 0
     moved_bytes: Annotated[float, "bytes", "What its forward reads and writes in memory."] = 0
     arithmetic: Annotated[
-        Sequence[Sequence[float]],
+        Sequence[tuple[float, float]],
         "FLOP and bytes, by kernel",
         "Of each kernel of its forward that has arithmetic: its part of `flops` and of `moved_bytes`.",
     ] = ()
@@ -86,7 +117,7 @@ class LayerCosts(AbstractAttributes):
     backward_flops: Annotated[float, "FLOP", "Arithmetic of its backward."] = 0
     backward_moved_bytes: Annotated[float, "bytes", "What its backward reads and writes in memory."] = 0
     backward_arithmetic: Annotated[
-        Sequence[Sequence[float]], "FLOP and bytes, by kernel", "The same of its backward."
+        Sequence[tuple[float, float]], "FLOP and bytes, by kernel", "The same of its backward."
     ] = ()
     backward_kernels: Annotated[float, "number", "Kernels that its backward launches."] = 0
     backward_grad_bytes: Annotated[
@@ -98,7 +129,7 @@ class LayerCosts(AbstractAttributes):
     dtype: Annotated[str, "name", "The dtype that it computes in."] = "float32"
 
     twin: Annotated[str | None, "node", "An earlier layer that does the same work on other values."] = None
-    colocate: Annotated[str | None, "name", "Its group; the nodes of a group share a device."] = None
+    colocate: Annotated[str | int | None, "name", "Its group; the nodes of a group share a device."] = None
     follows: Annotated[
         str | None,
         "node",
@@ -134,19 +165,19 @@ class LayerCosts(AbstractAttributes):
     ] = None
 
     returned: Annotated[
-        Mapping[str, float] | None,
+        Mapping[Place, float] | None,
         "bytes, by place",
         "What the model returns of it, by the place among all that the model returns.",
     ] = None
     losses: Annotated[
-        Mapping[str, float] | None, "bytes, by place", "The part of `returned` where backward begins."
+        Mapping[Place, float] | None, "bytes, by place", "The part of `returned` where backward begins."
     ] = None
     on_host: Annotated[
         bool, "flag", "It is a functional op that reads only inputs of the model, so it runs on the host."
     ] = False
     unread: Annotated[bool, "flag", "It stands for weights that nothing read; it does not run."] = False
     writes: Annotated[
-        str,
+        Literal["given", "other", ""],
         "text",
         "Whose memory it writes in place that others read: `'given'` to it, or `'other'`; none if empty.",
     ] = ""
@@ -154,20 +185,20 @@ class LayerCosts(AbstractAttributes):
         False
     )
     reads: Annotated[
-        Mapping[str, Any] | None,
+        Mapping[str, Read] | None,
         "record, by weight",
         "Of a functional op: whole weights that it is given, their `shape`, and their `place` among the "
         "tensors that it is given.",
     ] = None
     splits: Annotated[
-        Mapping[str, Any] | None,
+        Splits | None,
         "record",
         "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, why it is "
         "`refused`, if it is, the `rows` of the example's batch, if it can be split along these, and "
         "`lengths` of dimensions that are no weight's.",
     ] = None
     tile: Annotated[
-        Mapping[str, Any] | None,
+        Tile | None,
         "record",
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
         "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "

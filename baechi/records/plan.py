@@ -13,6 +13,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
+from baechi.records.schema import DeviceName, Name, Text, TotalBytes, TotalSeconds
 from baechi.records.timeline import Timeline
 
 
@@ -27,10 +28,12 @@ class Candidate:
         note: why it was not taken, if there is more to say than its figures.
     """
 
+    in_rows: ClassVar[bool] = True
+
     placer: str
-    step_s: float | None = None
-    peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    note: str = ""
+    step_s: TotalSeconds | None = None
+    peak_bytes: Mapping[DeviceName, TotalBytes] = field(default_factory=dict)
+    note: Text = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,11 +56,12 @@ class Plan(AbstractRecord):
     """
 
     record_kind: ClassVar[str] = "plan"
+    later: ClassVar[tuple[str, ...]] = ("dry",)
 
     graph: LayerGraph
     cluster: Cluster
-    device_of: Mapping[str, str]
-    order: tuple[str, ...] = ()
+    device_of: Mapping[Name, DeviceName]
+    order: tuple[Name, ...] = ()
     placer: str = "hand"
     candidates: tuple[Candidate, ...] = ()
     dry: Timeline | None = None
@@ -71,6 +75,7 @@ class Plan(AbstractRecord):
             *_group_faults(self),
             *_pin_faults(self, layers),
             *_order_faults(self, layers),
+            *_figure_faults(self),
         ]
         if faults:
             raise PlanError("the plan is malformed:", tuple(faults))
@@ -155,39 +160,6 @@ class Plan(AbstractRecord):
         mapping = device_map.map_from_devices(self.graph, self.device_of)
         return {name: device_map.index_of(device) if index else device for name, device in mapping.items()}
 
-    def body(self) -> dict[str, Any]:
-        """The plan as JSON-able data, its graph and cluster included."""
-        candidates = [[c.placer, c.step_s, dict(c.peak_bytes), c.note] for c in self.candidates]
-        return {
-            "placer": self.placer,
-            "cluster": self.cluster.body(),
-            "device_of": dict(self.device_of),
-            "order": list(self.order),
-            "candidates": candidates,
-            "dry": None if self.dry is None else self.dry.body(),
-            "graph": self.graph.body(),
-        }
-
-    @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> "Plan":
-        """The plan that `body` wrote.
-
-        Args:
-            body: JSON-able data.
-
-        Raises:
-            RecordError: the plan, its graph or its cluster is malformed.
-        """
-        return cls(
-            graph=LayerGraph.from_body(body["graph"]),
-            cluster=Cluster.from_body(body["cluster"]),
-            device_of=body["device_of"],
-            order=tuple(body["order"]),
-            placer=body["placer"],
-            candidates=tuple(Candidate(*candidate) for candidate in body["candidates"]),
-            dry=None if body.get("dry") is None else Timeline.from_body(body["dry"]),
-        )
-
 
 def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
     placed, known = set(layers), set(plan.cluster.names)
@@ -234,3 +206,14 @@ def _order_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
             if place.get(target, after) < after:
                 faults.append(f"the order runs {target} before {source}, which it depends on")
     return faults
+
+
+def _figure_faults(plan: Plan) -> list[str]:
+    """What is said of devices that are not there."""
+    peaks = [(f"candidate {one.placer}", one.peak_bytes) for one in plan.candidates]
+    return [
+        f"{what} has a peak of {device!r}: the devices are {', '.join(plan.cluster.names)}"
+        for what, sizes in peaks
+        for device in sizes
+        if device not in plan.cluster.names
+    ] + ([] if plan.dry is None else plan.dry.strangers(plan.cluster.names))

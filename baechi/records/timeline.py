@@ -1,11 +1,12 @@
 """When what ran where: predicted by `simulate`, measured by a run; one record for both."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from baechi.errors import RecordError
 from baechi.records.abstract import AbstractRecord
+from baechi.records.schema import DeviceName, TotalBytes, TotalSeconds
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
@@ -27,13 +28,15 @@ class Span:
         microbatch: for which microbatch of a pipelined step, counted from 0; None in a step without them.
     """
 
+    in_rows: ClassVar[bool] = True
+
     kind: SpanKind
     layer: str
     where: str
-    start_s: float
-    end_s: float
+    start_s: TotalSeconds
+    end_s: TotalSeconds
     phase: Phase = "forward"
-    size_bytes: int = 0
+    size_bytes: TotalBytes = 0
     microbatch: int | None = None
 
 
@@ -57,20 +60,26 @@ class Timeline(AbstractRecord):
     """
 
     record_kind: ClassVar[str] = "timeline"
+    later: ClassVar[tuple[str, ...]] = ("live_bytes", "source", "reserved_bytes")
 
     spans: tuple[Span, ...]
-    makespan_s: float
-    peak_bytes: Mapping[str, int]
+    makespan_s: TotalSeconds
+    peak_bytes: Mapping[DeviceName, TotalBytes]
     counters: Mapping[str, int] = field(default_factory=dict)
-    live_bytes: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    live_bytes: Mapping[DeviceName, tuple[tuple[TotalSeconds, TotalBytes], ...]] = field(default_factory=dict)
     source: Source = "simulated"
-    reserved_bytes: Mapping[str, int] = field(default_factory=dict)
+    reserved_bytes: Mapping[DeviceName, TotalBytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         faults = [
             f"{span.kind} of {span.layer} on {span.where} runs from {span.start_s} to {span.end_s}"
             for span in self.spans
             if not 0 <= span.start_s <= span.end_s
+        ]
+        faults += [
+            f"{span.kind} of {span.layer} is on {span.where!r}, no device or, for a transfer, 'source>target'"
+            for span in self.spans
+            if not all(ends := span.where.split(">")) or len(ends) != 1 + (span.kind == "transfer")
         ]
         faults += [f"peak of {name} is {peak} bytes" for name, peak in self.peak_bytes.items() if peak < 0]
         faults += [
@@ -84,6 +93,18 @@ class Timeline(AbstractRecord):
         if faults:
             raise RecordError("timeline is malformed:", tuple(faults))
 
+    def strangers(self, names: Sequence[str]) -> list[str]:
+        """Where it speaks of devices that a cluster does not have, one sentence each.
+
+        Args:
+            names: the cluster's devices.
+        """
+        known = {*names, "host"}
+        named = {end for span in self.spans for end in span.where.split(">")}
+        named.update(self.peak_bytes, self.live_bytes, self.reserved_bytes)
+        there = ", ".join(names)
+        return [f"its timeline names {end!r}: the devices are {there}" for end in sorted(named - known)]
+
     @property
     def mode(self) -> Literal["training", "inference"]:
         """Which kind of step it is: one of training has a backward."""
@@ -91,7 +112,7 @@ class Timeline(AbstractRecord):
         return "training" if backward else "inference"
 
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
-        """Seconds that a device computed, or a link transferred; work around the model does not count.
+        """TotalSeconds that a device computed, or a link transferred; work around the model does not count.
 
         No more than the step takes: what ran while another device still worked for the step before, is not
         part of the step.
@@ -101,37 +122,7 @@ class Timeline(AbstractRecord):
             kind: which spans to add up.
 
         Returns:
-            Seconds.
+            TotalSeconds.
         """
         own = [span for span in self.spans if span.where == where and span.kind == kind]
         return min(self.makespan_s, sum([span.end_s - span.start_s for span in own if span.phase != "other"]))
-
-    def body(self) -> dict[str, Any]:
-        """The timeline as JSON-able data."""
-        return {
-            "source": self.source,
-            "makespan_s": self.makespan_s,
-            "peak_bytes": dict(self.peak_bytes),
-            "reserved_bytes": dict(self.reserved_bytes),
-            "counters": dict(self.counters),
-            "live_bytes": {name: [list(step) for step in steps] for name, steps in self.live_bytes.items()},
-            "spans": [list(asdict(span).values()) for span in self.spans],
-        }
-
-    @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> "Timeline":
-        """The timeline that `body` wrote.
-
-        Args:
-            body: JSON-able data.
-
-        Raises:
-            RecordError: the timeline is malformed.
-        """
-        spans = tuple(Span(*span) for span in body["spans"])
-        live = {
-            name: tuple((time_s, size) for time_s, size in steps)
-            for name, steps in body.get("live_bytes", {}).items()
-        }
-        source, reserved = body.get("source", "simulated"), body.get("reserved_bytes", {})
-        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live, source, reserved)

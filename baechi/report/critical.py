@@ -168,7 +168,8 @@ class _Index:
     def _issuing_s(self, span: Span) -> float:
         """How long a device waited for the host while a layer ran: what its kernels alone do not explain."""
         graph = self._plan.graph
-        if span.kind != "compute" or span.layer not in graph:
+        known = span.layer in graph and span.where in self._plan.cluster.names  # a measured step's may not be
+        if span.kind != "compute" or not known:
             return 0.0
         host_s = graph.amount(span.layer, f"host_{span.phase}_s")
         if not host_s:

@@ -214,7 +214,7 @@ def _work(sums: _Path, where: str) -> tuple[str, str]:
 
 def _serial(sums: _Path, where: str) -> tuple[str, str]:
     timeline, step_s = sums.timeline, sums.timeline.makespan_s
-    busy = sum([timeline.busy_s(name) for name in sums.plan.cluster.names]) / step_s
+    busy = sum([timeline.busy_s(name) for name in sums.plan.cluster.names]) / (step_s or 1)
     devices = len(sums.plan.cluster)
     why = (
         "The step is serial: each layer waits for the one before it, so on average "

@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from baechi.errors import printable
 from baechi.report.tables import Table
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -25,17 +26,6 @@ _LONGEST = 24  # columns of a figure: what is longer and begins with a digit is 
 _LINE = 72
 _WIDEST = 200
 _BETWEEN = 2  # columns between two columns of a table
-
-
-def printable(text: str) -> str:
-    """The text with each character that is not to be seen as its escape: `\\x1b`, `\\n`, `\\u202e`.
-
-    Args:
-        text: any, such as the name of a module.
-    """
-    if text.isprintable():
-        return text
-    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
 def shortened(text: str, width: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
-from baechi.records.layer_costs import LayerCosts
+from baechi.records.layer_costs import LayerCosts, Splits
 from baechi.split.dimension import SplitDimension
 from baechi.split.piecewise import WEIGHT_OPS
 from baechi.split.spec import Tiling
@@ -16,6 +16,8 @@ SHARED = (
     "forward_temp_bytes", "moved_bytes", "temp_bytes",
 )  # fmt: skip
 """Amounts of which each tile has its share."""
+
+_NO_WEIGHTS: Splits = {"shapes": {}, "tied": {}, "refused": ""}
 
 _SAME = ("kernels", "backward_kernels", "host_forward_s", "host_backward_s", "dtype")
 _ARITHMETIC = ("arithmetic", "backward_arithmetic")
@@ -54,7 +56,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             "sizes": list(tiling.sizes),
             "number": number,
             "cuts": {
-                weight: axis for weight, axis in how.cuts.items() if weight in (costs.splits or {})["shapes"]
+                weight: axis
+                for weight, axis in how.cuts.items()
+                if weight in (costs.splits or _NO_WEIGHTS)["shapes"]
             },
         },
     }
@@ -63,7 +67,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
         values = {weight: [how.values.get(weight, 1), unit] for weight, unit in units.items()}
         made["tile"] |= {"units": values}
     tied = {
-        weight: list(names) for weight, names in (costs.splits or {})["tied"].items() if weight in how.cuts
+        weight: list(names)
+        for weight, names in (costs.splits or _NO_WEIGHTS)["tied"].items()
+        if weight in how.cuts
     }
     made["tile"] |= {"tied": tied} if tied else {}
     if costs.reads:
@@ -74,7 +80,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     made |= {key: scaled(data[key], share) for key in TIMES if key in data}
     for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
         if data.get(key) is not None:
-            made[key] = _weight_bytes(data[key], costs.splits or {}, how.cuts, share, first=number == 0)
+            made[key] = _weight_bytes(
+                data[key], costs.splits or _NO_WEIGHTS, how.cuts, share, first=number == 0
+            )
     output = share if how.join == "cat" else 1
     for key in ("output_bytes", "upstream_grad_bytes"):
         made[key] = graph.amount(name, key) * output
@@ -82,7 +90,7 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     if kept:
         made["saved_bytes"] = kept * share
     if costs.weights is not None:
-        made["weights"] = _weights(costs.weights, costs.splits or {}, module, how, tiling, number)
+        made["weights"] = _weights(costs.weights, costs.splits or _NO_WEIGHTS, module, how, tiling, number)
     if tiling.devices is not None:
         made["pin"] = tiling.devices[number]
     return made
@@ -136,7 +144,7 @@ def _weights(
 
 def _units(costs: LayerCosts, how: SplitDimension, tiling: Tiling) -> dict[str, int]:
     """By weight that is cut, how much of its axis belongs to a step of one along the dimension."""
-    shapes = (costs.splits or {})["shapes"]
+    shapes = (costs.splits or _NO_WEIGHTS)["shapes"]
     return {
         weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(tiling.sizes)
         for weight, axis in how.cuts.items()

@@ -25,8 +25,10 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
     """
     cuts: dict[str, Cut] = {}
     for _, costs in graph.placed_costs():
-        tile = costs.tile or {}
-        for weight, axis in tile.get("cuts", {}).items():
+        tile = costs.tile
+        if tile is None:
+            continue
+        for weight, axis in tile["cuts"].items():
             values, unit = tile.get("units", {}).get(weight, (1, 1))
             for name in (f"{tile['of']}.{weight}", *tile.get("tied", {}).get(weight, ())):
                 cuts[name] = Cut(axis, tuple([size * unit for size in tile["sizes"]] * values))

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from baechi.cli import app
 from baechi.cli.targets import graph_of, model_of, shipped
 from baechi.errors import BaechiError
 
@@ -65,3 +67,27 @@ def test_shipped_graphs(name: str) -> None:
     assert "estimated from datasheets; torch" in graph.graph["provenance"]
     layer = next(n for n in graph.placed() if graph.nodes[n].get("flops"))
     assert {"A100-80GB", "H100-80GB", "RTX-4090"} <= set(graph.nodes[layer]["forward_s"])
+
+
+FAILING = """
+import sys
+
+def inner():
+    raise KeyError("weights")
+
+def outer():
+    return inner()
+
+def leaves():
+    sys.exit("enough")
+"""
+
+
+@pytest.mark.parametrize(("name", "said"), [("outer", "KeyError: 'weights'"), ("leaves", "sys.exit(enough)")])
+def test_a_function_that_fails_shows_its_own_lines(name: str, said: str, tmp_path: Path) -> None:
+    """The frames of the user's code, and none of ours."""
+    file = tmp_path / "failing_script.py"
+    file.write_text(FAILING)
+    done = CliRunner().invoke(app, ["profile", f"{file}:{name}", "-o", str(tmp_path / "graph.json")])
+    assert done.exit_code == 2 and said in done.stderr.splitlines()[-1]
+    assert f"in {name}" in done.stderr and done.stderr.count('File "') == done.stderr.count(f'File "{file}')

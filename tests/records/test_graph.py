@@ -20,7 +20,7 @@ def test_defaults_are_filled() -> None:
     "attributes, fault",
     [
         ({"forward_s": -1}, "forward_s is -1"),
-        ({"forward_s": {"cpu": float("inf")}}, "forward_s is inf"),
+        ({"forward_s": {"cpu": float("inf")}}, r"forward_s\['cpu'\] is inf"),
         ({"param_bytes": "4"}, "param_bytes is '4'"),
         ({"kind": "op"}, "kind is 'op'"),
     ],

@@ -131,11 +131,14 @@ def test_every_amount_is_checked() -> None:
         for name in names:
             for wrong in (-1, float("inf"), float("nan"), "4"):
                 said = {"key": {name: wrong}}
-                assert list(row.faults(said.items())) == [("key", f"{name} is {wrong!r}")]
+                ((key, path, what),) = row.faults(said.items())
+                assert (key, path) == ("key", f".{name}") and what.startswith(
+                    f"it is {wrong!r}, not a number"
+                )
             assert list(row.faults({"key": {name: None, "other": -1}}.items())) == []
     graph = LayerGraph()
     graph.add_node("a", backward_s={"L4": -3.0}, kind="op")
-    with pytest.raises(RecordError, match=r"backward_s is -3\.0") as caught:
+    with pytest.raises(RecordError, match=r"backward_s\['L4'\] is -3\.0") as caught:
         graph.check()
     assert "a: kind is 'op', not one of layer, glue, input" in caught.value.faults
 

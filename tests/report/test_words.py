@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from baechi import report
 from baechi.bench.figures import Figures, table_of
 from baechi.cli import app
+from baechi.errors import printable
 from baechi.records import Cluster, Device, Link, Plan, Timeline
 from baechi.records.pipeline import Pipeline
 from baechi.report.difference import Difference
@@ -25,7 +26,7 @@ from baechi.report.facts import Facts
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.pipeline.text import tables as tables_of_pipeline
 from baechi.report.tables import Table, tables
-from baechi.report.words import DrawnTable, lines_of, printable, shortened
+from baechi.report.words import DrawnTable, lines_of, shortened
 from baechi.simulate.pipeline import ordered
 
 WIDTH = 80
@@ -36,7 +37,7 @@ NAMES = {
     "usual": ("{}", "cuda:{}"),
     "deep": (DEEP, "device:{}"),
     "hosts": (f"module.{DEEP}.base_layer.lora_A.default", "worker-{}.cluster.internal/cuda:0"),
-    "endless": ("x" * 30_000 + "{}" + "y" * 30_000, "d" * 30_000 + "{}"),
+    "endless": ("x" * 900 + "{}" + "y" * 900, "d" * 1_900 + "{}"),
     "escapes": ("\x1b[31mred\x07\n{}\u202e\u2028.a", "d\x1b]0;title\x07{}"),
 }
 

@@ -57,9 +57,7 @@ def keep(cluster: Cluster, driver: Driver = DRIVER) -> Path:
     """
     path = cache_file(cluster, driver)
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_suffix(f".{os.getpid()}")  # another process may measure, or read, at the same time
-    cluster.save(own)
-    own.replace(path)
+    cluster.save(path)  # another process may measure, or read, at the same time
     return path
 
 

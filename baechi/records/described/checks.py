@@ -1,11 +1,12 @@
 """What is wrong with what was given for a cluster: its names, its links, its limits."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from baechi.errors import RecordError
-from baechi.records.described.devices import HOST, Size
+from baechi.records.described.devices import HOST, MOST_DEVICES, Size
 from baechi.records.device import Device
 from baechi.units import parse_bytes
 
@@ -20,11 +21,13 @@ def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[st
         links: the ends of those of its links that are named.
     """
     faults = [] if names else ["it has no devices"]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    faults += [f"two devices are named {name!r}" for name in twice]
+    if len(names) > MOST_DEVICES:
+        faults.append(f"it has {len(names):,} devices: at most {MOST_DEVICES:,} are planned for")
+    faults += [f"two devices are named {name!r}" for name, count in Counter(names).items() if count > 1]
     if HOST in names:
         faults.append(f"a device is named {HOST!r}, which is the host's name")
-    ends = [end for pair in links for end in pair if end not in (*names, HOST)]
+    known = {*names, HOST}
+    ends = [end for pair in links for end in pair if end not in known]
     return faults + [f"a link names {end!r}, no device of it" for end in ends]
 
 
@@ -51,16 +54,19 @@ def limited(devices: Sequence[Device], max_memory: Mapping[int | str, Size]) -> 
         if name not in (*names, "cpu"):
             faults.append(f"{key!r} is no device: there are {', '.join(names)}")
             continue
+        if name in sizes:
+            faults.append(f"the memory of {name} is given twice")
         if name not in names:
             logger.warning("max_memory of %r: the CPU is no device here, so nothing is placed on it", name)
         try:
             sizes[str(name)] = parse_bytes(size)
         except (TypeError, ValueError) as error:
             faults.append(f"the memory of {name}: {error}")
-    left = [replace(device, memory_bytes=sizes.get(device.name, device.memory_bytes)) for device in devices]
-    left = [device for device in left if device.name not in sizes or device.memory_bytes > 0]
+    left = [device for device in devices if sizes.get(device.name) != 0]
     if not left and not faults:
         faults.append("it leaves no device")
     if faults:
         raise RecordError("max_memory does not match the cluster:", tuple(faults))
-    return tuple(left)
+    return tuple(
+        [replace(device, memory_bytes=sizes.get(device.name, device.memory_bytes)) for device in left]
+    )

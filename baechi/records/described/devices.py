@@ -16,13 +16,16 @@ LinkLike = Link | str | None
 
 HOST = "host"
 
+MOST_DEVICES = 1024
+"""A cluster has so many at most: a step is one process's."""
+
 PCIE = Link(latency_s=10e-6, bytes_per_s=25e9)
 """What PCIe 4 x16 delivers in one direction; the shipped clusters with `pcie` in their name have it."""
 
 CUDA = "cuda"
 """In place of a list: all visible GPUs."""
 
-_PART = re.compile(r"(\d+)\s*[xX]\s*(.+)")
+_PART = re.compile(r"([0-9]+)\s*[xX]\s*(.+)")
 _GPU = re.compile(r"(?:cuda|gpus?):?(\d*)")
 _RATE = re.compile(r"(.+)/s")
 
@@ -89,8 +92,10 @@ def kinds_in(text: str) -> list[str] | None:
         return None
     found: list[str] = []
     for part in filter(None, parts):
-        if int(part[1]) < 1:
+        if not part[1].strip("0"):
             raise ValueError(f"{part[0]} is no device: a cluster needs at least 1 of each kind that it lists")
+        if len(part[1]) > len(str(MOST_DEVICES)) or len(found) + int(part[1]) > MOST_DEVICES:
+            raise ValueError(f"a cluster has at most {MOST_DEVICES:,} devices")
         found += [known_kind(part[2])] * int(part[1])
     return found
 
@@ -108,6 +113,8 @@ def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:
     count = (1 if isinstance(like, str) else len(like)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"a cluster of {count!r} devices: it needs at least 1")
+    if count > MOST_DEVICES:
+        raise ValueError(f"a cluster of {count:,} devices: it has at most {MOST_DEVICES:,}")
     kinds = [known_kind(kind) for kind in ([like] * count if isinstance(like, str) else like)]
     if len(kinds) != count:
         raise ValueError(f"like lists {len(kinds)} kinds for {count} devices")

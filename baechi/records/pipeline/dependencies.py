@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from baechi.records.pipeline.units import Task, Units
 
 _MOST_FAULTS = 20
+_FAR = 1000
 
 
 def comes_after(units: Units, task: Task) -> Iterator[tuple[Task, str]]:
@@ -89,6 +90,10 @@ def once_faults(units: Units, names: Sequence[str], microbatches: int, tasks: It
         microbatches: how many.
         tasks: what there is.
     """
+    tasks = list(tasks)
+    needed = microbatches * len(units.unit_devices)
+    if needed > _FAR * (len(tasks) + 1):  # so many sentences would be no help, nor have room
+        return [f"it has {len(tasks):,} tasks, and {microbatches:,} microbatches are {needed:,}"]
     wanted = dict.fromkeys(units.tasks(microbatches))
     place: dict[Task, int] = {}
     faults = []

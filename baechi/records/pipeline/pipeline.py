@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from shutil import get_terminal_size
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from baechi.errors import PlanError
 from baechi.records.abstract import AbstractRecord
@@ -16,10 +16,14 @@ from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_
 from baechi.records.pipeline.placeable import units_of
 from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of
 from baechi.records.plan import Plan
+from baechi.records.schema import DeviceName, Dimension, Name, Positive, TotalBytes, TotalSeconds
 from baechi.records.timeline import Timeline
 
 ITEMS = "items"
 """In place of a dimension: the items of lists are rows."""
+
+KeptSplit = Dimension | Literal["items"] | None
+"""How an input is divided, as files hold it."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,12 @@ class OrderTried:
         fits: whether every peak fits its device.
     """
 
+    in_rows: ClassVar[bool] = True
+
     rule: str
-    step_s: float
-    peak_bytes: Mapping[str, int]
-    limits: Mapping[str, int] = field(default_factory=dict)
+    step_s: TotalSeconds
+    peak_bytes: Mapping[DeviceName, TotalBytes]
+    limits: Mapping[DeviceName, Positive] = field(default_factory=dict)
     fits: bool = True
 
 
@@ -68,13 +74,14 @@ class Pipeline(AbstractRecord):
     """
 
     record_kind: ClassVar[str] = "pipeline"
+    later: ClassVar[tuple[str, ...]] = ("unsplit", "dry")
 
     plan: Plan
-    microbatches: int
+    microbatches: Positive
     order: tuple[Task, ...]
     rule: str = "hand"
-    limits: Mapping[str, int] = field(default_factory=dict)
-    split: Mapping[str, int | str | None] = field(default_factory=dict)
+    limits: Mapping[DeviceName, Positive] = field(default_factory=dict)
+    split: Mapping[Name, KeptSplit] = field(default_factory=dict)
     tried: tuple[OrderTried, ...] = ()
     unsplit: Plan | None = None
     dry: Timeline | None = None
@@ -101,6 +108,13 @@ class Pipeline(AbstractRecord):
             for name, dim in self.split.items()
             if not (dim is None or dim == ITEMS or isinstance(dim, int))
         ]
+        faults += [
+            f"what {one.rule} says names {name!r}: the devices are {', '.join(names)}"
+            for one in self.tried
+            for name in {**one.peak_bytes, **one.limits}
+            if name not in names
+        ]
+        faults += [] if self.dry is None else self.dry.strangers(names)
         faults = faults or list(order_faults(self.units, names, self.microbatches, self.order))
         faults = faults or limit_faults(self.units, names, self.order, self.limits)
         if faults:
@@ -204,39 +218,3 @@ class Pipeline(AbstractRecord):
         """
         number = self.plan.cluster.names.index(device)
         return tuple(task for task in self.order if self.units.device(task) == number)
-
-    def body(self) -> dict[str, Any]:
-        """The pipeline as JSON-able data, its plan included."""
-        return {
-            "microbatches": self.microbatches,
-            "rule": self.rule,
-            "order": [list(task) for task in self.order],
-            "limits": dict(self.limits),
-            "split": dict(self.split),
-            "tried": [[t.rule, t.step_s, dict(t.peak_bytes), dict(t.limits), t.fits] for t in self.tried],
-            "plan": self.plan.body(),
-            "unsplit": None if self.unsplit is None else self.unsplit.body(),
-            "dry": None if self.dry is None else self.dry.body(),
-        }
-
-    @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> "Pipeline":
-        """The pipeline that `body` wrote.
-
-        Args:
-            body: JSON-able data.
-
-        Raises:
-            RecordError: the pipeline or its plan is malformed.
-        """
-        return cls(
-            plan=Plan.from_body(body["plan"]),
-            microbatches=body["microbatches"],
-            order=tuple(Task(*task) for task in body["order"]),
-            rule=body["rule"],
-            limits=body["limits"],
-            split=body["split"],
-            tried=tuple(OrderTried(*tried) for tried in body["tried"]),
-            unsplit=None if body.get("unsplit") is None else Plan.from_body(body["unsplit"]),
-            dry=None if body.get("dry") is None else Timeline.from_body(body["dry"]),
-        )

@@ -5,6 +5,7 @@ from io import StringIO
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from baechi.errors import printable
 from baechi.records.device import by_kind
 from baechi.records.pipeline import Pipeline
 from baechi.records.timeline import Timeline
@@ -13,7 +14,7 @@ from baechi.report.pipeline.facts import PipelineFacts, fullest
 from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.report.pipeline.verdict import pipeline_verdict
 from baechi.report.tables import Table, most
-from baechi.report.words import DrawnTable, Words, facts_grid, printable, shortened
+from baechi.report.words import DrawnTable, Words, facts_grid, shortened
 from baechi.units import binary_unit, counted, format_bytes, format_seconds, format_share, in_unit
 
 _PICTURE = 66

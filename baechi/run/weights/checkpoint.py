@@ -1,6 +1,6 @@
 """A safetensors checkpoint: its table of contents is read first, then one tensor at a time."""
 
-import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from baechi.errors import CheckpointError
+from baechi.errors import CheckpointError, RecordError
+from baechi.records import files
+from baechi.records.schema import shown
 
 _INDEX, _FILE = ".safetensors.index.json", ".safetensors"
 
@@ -42,7 +44,7 @@ class Checkpoint:
 
     Raises:
         CheckpointError: a folder without a checkpoint or with several, an index whose files are not
-            there or do not hold what it says, or a file that is no safetensors file.
+            there, not in its folder, or do not hold what it says, or a file that is no safetensors file.
         FileNotFoundError: there is nothing at the path.
     """
 
@@ -90,18 +92,36 @@ def _find(path: Path) -> Path:
 def _listed(index: Path) -> dict[str, Path]:
     """The file of each tensor, as an index has it."""
     try:
-        names = json.loads(index.read_text())["weight_map"]
-        return {str(name): index.parent / file for name, file in names.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is no index: it has no table of files under weight_map") from error
+        data = files.parsed(files.text_of(index, "index of a checkpoint"), str(index))
+    except RecordError as error:
+        raise CheckpointError(str(error)) from error
+    names = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(names, dict) or not all([isinstance(file, str) for file in names.values()]):
+        raise CheckpointError(f"{index} is no index: it has no table of files under weight_map")
+    outside = [file for file in dict.fromkeys(names.values()) if not _is_beside(index, file)]
+    if outside:
+        faults = [f"{shown(file)} is no file of the folder of {index.name}" for file in outside]
+        raise CheckpointError(f"{index} lists files that are not its own:", tuple(faults))
+    return {name: index.parent / file for name, file in names.items()}
 
 
-def _present(files: Iterable[Path]) -> list[Path]:
-    files = list(files)
-    absent = [str(file) for file in files if not file.exists()]
+def _is_beside(index: Path, file: str) -> bool:
+    """Whether a file that an index lists lies in its folder, or, of links, where the index itself lies.
+
+    The cache of the Hugging Face hub is made of links, from one folder into another.
+    """
+    if not file or not file.isprintable() or Path(file).is_absolute() or ".." in Path(file).parts:
+        return False
+    lies = (index.parent / file).resolve()
+    return any([lies.is_relative_to(folder) for folder in (index.parent.resolve(), index.resolve().parent)])
+
+
+def _present(paths: Iterable[Path]) -> list[Path]:
+    paths = list(paths)
+    absent = [str(file) for file in paths if not os.path.isfile(file)]
     if absent:
-        raise CheckpointError("files that the index lists are not there", tuple(absent))
-    return files
+        raise CheckpointError("files of the checkpoint are no regular files, or not there", tuple(absent))
+    return paths
 
 
 def _entries(file: Path) -> Iterator[tuple[str, Entry]]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
-from baechi.records.pipeline.pipeline import ITEMS
+from baechi.records.pipeline.pipeline import ITEMS, KeptSplit
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import Split, is_own
 from baechi.run.pipeline.microbatches import Loss, Microbatches
@@ -64,10 +64,10 @@ class Splitting:
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
 
     @property
-    def kept_split(self) -> dict[str, int | str | None]:
+    def kept_split(self) -> dict[str, KeptSplit]:
         """What of `split` a pipeline, and its file, holds: no functions."""
         return {
-            name: how
+            name: cast(KeptSplit, how)
             for name, how in (self.split or {}).items()
             if how is None or isinstance(how, (int, str))
         }

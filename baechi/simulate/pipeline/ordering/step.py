@@ -8,6 +8,7 @@ from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline, Task, tasks_of, units_of
 from baechi.records.pipeline.dependencies import in_flight
 from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.pipeline import KeptSplit
 from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline
 from baechi.simulate.pipeline.coster import PipelineCoster
@@ -38,7 +39,7 @@ def ordered(
     order: OrderLike = "auto",
     *,
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | str | None] | None = None,
+    split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
     """Order the tasks of a plan's microbatches.
 
@@ -77,7 +78,7 @@ def pipeline_of(
     chosen: Tried,
     found: Sequence[Tried],
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | str | None] | None = None,
+    split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
     """A pipeline from an order that was tried.
 
