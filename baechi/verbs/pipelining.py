@@ -14,6 +14,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import excess_over, shortage
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline, units_of
+from baechi.records.pipeline.pipeline import KeptSplit
 from baechi.records.plan import Plan
 from baechi.simulate import shortest_step_s
 from baechi.simulate.pipeline import (
@@ -52,7 +53,7 @@ def pipeline(
     order: OrderLike = "auto",
     *,
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | str | None] | None = None,
+    split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
     """Order the microbatches of a step on a plan's devices.
 
