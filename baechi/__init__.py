@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         RecoverableError,
         SplitTensorError,
         StreamRaceError,
+        UnsplittableCall,
         WorkerError,
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
@@ -83,6 +84,7 @@ _HOMES = {
         "RecoverableError",
         "SplitTensorError",
         "StreamRaceError",
+        "UnsplittableCall",
         "WorkerError",
     ),
     "baechi.verbs.dry_running": ("dry_run",),
@@ -127,6 +129,7 @@ __all__ = [
     "SplitTensorError",
     "StreamRaceError",
     "Timeline",
+    "UnsplittableCall",
     "WorkerError",
     "assign",
     "check",

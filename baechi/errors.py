@@ -63,6 +63,19 @@ class FatalError(BaechiError):
     """The same call would fail in the same way: the model, the inputs or the plan must change."""
 
 
+class UnsplittableCall(FatalError):
+    """A call that microbatches cannot follow; within `with baechi.unsplit(model):` it runs as one step.
+
+    Args:
+        message: how it is called, and what to do.
+        writes: whether its code writes into what it was handed.
+    """
+
+    def __init__(self, message: str, *, writes: bool = False) -> None:
+        super().__init__(message)
+        self.writes = writes
+
+
 class RecoverableError(BaechiError):
     """Everything is as before the call, and a call with less work may succeed."""
 

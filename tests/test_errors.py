@@ -23,6 +23,7 @@ from baechi.errors import (
     RecoverableError,
     SplitTensorError,
     StreamRaceError,
+    UnsplittableCall,
     WorkerError,
     note_where,
 )
@@ -40,6 +41,7 @@ EXAMPLES = [
     CheckpointError("the files do not belong together:", FAULTS),
     PlacementError("no placement keeps the memory", layer="a", short_bytes={"cpu:0": 512}),
     SplitTensorError("a view of a tensor that lies in pieces"),
+    UnsplittableCall("forward writes to what it was given", writes=True),
     StreamRaceError("add reads what mul writes"),
     baechi.DeviceMemoryError(
         "add in layer a", device="cpu:0", needed_bytes=4096, live_bytes=6000, memory_bytes=8192

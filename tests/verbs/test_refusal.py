@@ -70,7 +70,7 @@ def test_what_must_share_a_device_is_named() -> None:
                 said[tied] = str(error) if "must share" in str(error) else said.get(tied, "")
     assert "(b, functional op cross_entropy, which the model's code joins)" in said[False]
     assert "not tying" not in said[False]
-    assert "which share a weight" in said[True] and "not tying their weights" in said[True]
+    assert "which share a weight" in said[True] and "not tying the weights of" in said[True]
 
 
 def test_a_device_out_of_memory_says_its_kind() -> None:

@@ -1,4 +1,4 @@
-"""Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says.
+"""Devices that torch itself knows, such as CUDA's: a place is what `str(device_of(tensor))` says.
 
 A GPU can be split into several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
 not tell these apart, so a mark on a tensor's storage names its part. A tensor without a mark was made
@@ -23,7 +23,7 @@ from baechi.backend.thread import started
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.autograd import current_graph_task_id
-from baechi.torchlib.private.modes import without_torch_function
+from baechi.torchlib.private.modes import device_of, without_torch_function
 from baechi.torchlib.private.transforms import current_transform, without_transforms
 from baechi.torchlib.random_state import has_generator, set_state, state_of
 from baechi.torchlib.tensors.blank_memory import blank_tensors
@@ -68,7 +68,7 @@ class TorchDevices(AbstractBackend):
         }
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        torch_device = tensor.device
+        torch_device = device_of(tensor)
         device = self._said.get(torch_device)
         if device is None:
             device = self._said[torch_device] = str(torch_device)
@@ -83,7 +83,7 @@ class TorchDevices(AbstractBackend):
         if self._parts:
             return lambda tensor: self.place_of(tensor) == place
         device = self._streams.device(place)
-        return lambda tensor: tensor.device == device
+        return lambda tensor: device_of(tensor) == device
 
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
@@ -108,13 +108,13 @@ class TorchDevices(AbstractBackend):
         return nullcontext()
 
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
-        if str(tensor.device) not in self._parts:
+        if str(device_of(tensor)) not in self._parts:
             return False
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
 
     def claim(self, tensor: torch.Tensor, place: str) -> bool:
-        if place not in self._parts.get(str(tensor.device), ()):
+        if place not in self._parts.get(str(device_of(tensor)), ()):
             return False
         mark = mark_of(tensor)
         in_backward = current_graph_task_id() != -1
@@ -123,14 +123,14 @@ class TorchDevices(AbstractBackend):
         if mark is None:  # autograd made it, and does not say for which part
             mark = Mark()
             set_mark(tensor, mark)
-        made_on, used_on = self.compute_stream(str(tensor.device)), self.compute_stream(place)
+        made_on, used_on = self.compute_stream(str(device_of(tensor))), self.compute_stream(place)
         self.wait(used_on, self.record(made_on))
         self.use(tensor, used_on)
         mark.place = place
         return True
 
     def leave(self, tensor: torch.Tensor) -> None:
-        gpu = str(tensor.device)
+        gpu = str(device_of(tensor))
         if gpu in self._parts:  # autograd does not say in which part it made a gradient
             self.use(tensor, self.compute_stream(gpu))  # which waits for all of them
 

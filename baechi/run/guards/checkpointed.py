@@ -21,6 +21,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.modes import device_of
 from baechi.torchlib.private.patches import CHECKPOINT_DEVICE, CHECKPOINT_STATES, FORK_RNG
 from baechi.torchlib.random_state import state_of
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -64,7 +65,7 @@ def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
 
 def _infer_device_type(*args: Any) -> str:
     """The device type whose generators are saved; the cluster's, if all arguments lie on the host."""
-    on_host = all(tensor.device.type in ("cpu", "meta") for tensor in tensors_in(args))
+    on_host = all(device_of(tensor).type in ("cpu", "meta") for tensor in tensors_in(args))
     ours = _devices() if on_host else []
     if ours:
         return ours[0].type

@@ -17,10 +17,10 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from baechi.backend.sends import wait_for_all_sends
-from baechi.errors import UNSPLIT_CURE
+from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
-from baechi.run.pipeline.batch.handed import Written, unwritten_if_failed
+from baechi.run.pipeline.batch.handed import unwritten_if_failed
 from baechi.run.pipeline.batch.joining import loss_in, loss_name
 from baechi.run.pipeline.batch.judge import Verdict
 from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
@@ -38,7 +38,7 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.refusals import Unfollowed, refuse_call, refuse_unsplittable
+from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
 from baechi.run.pipeline.unsplit import runs_unsplit
 from baechi.run.pipeline.walking import verdict_of, walk
 from baechi.run.runtime import Runtime
@@ -86,9 +86,9 @@ def call_pipelined(
             refuse_call(model, inputs)
             refuse_unsplittable(model, inputs, microbatches)
             return _in_parts(model, runtime, microbatches, inputs)
-        except (Unfollowed, Unsplittable, Written) as error:
+        except (UnsplittableCall, Unsplittable) as error:
             why = str(error).partition(f": {UNSPLIT_CURE}")[0]
-            if isinstance(error, Written):
+            if isinstance(error, UnsplittableCall) and error.writes:
                 microbatches.writing.add(kind)
                 why = why.partition(". ")[0]
         _tell_unsplit(microbatches, why)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from baechi.errors import UNSPLIT_CURE, BaechiError
+from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.handed import may_be_written
 from baechi.run.pipeline.batch.splitting import Unsplittable, handed_objects, rows_of
@@ -12,10 +12,6 @@ from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import tensors_in
-
-
-class Unfollowed(BaechiError):
-    """A call is of a kind that microbatches cannot follow."""
 
 
 def refuse_call(model: nn.Module, inputs: Inputs) -> None:
@@ -26,7 +22,7 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
         inputs: what it is called with.
 
     Raises:
-        Unfollowed: it is called inside of a transform of `torch.func`, with dual numbers, with computed
+        UnsplittableCall: it is called inside of a transform of `torch.func`, with dual numbers, with computed
             weights, or to train under an autocast to half precision.
     """
     if current_transform() is not None:
@@ -47,7 +43,7 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
 
 
 def _refuse(why: str) -> None:
-    raise Unfollowed(f"the model is called {why}: {UNSPLIT_CURE}")
+    raise UnsplittableCall(f"the model is called {why}: {UNSPLIT_CURE}")
 
 
 def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbatches) -> None:
@@ -75,7 +71,7 @@ def _refuse_half_precision(model: nn.Module) -> None:
     state = CallerState.now()
     casts = zip(state.autocast, state.cast_to, strict=True)
     if model.training and any(on and dtype is torch.float16 for on, dtype in casts):
-        raise Unfollowed(
+        raise UnsplittableCall(
             "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
             f"microbatches runs backward inside the call: use bfloat16, or {UNSPLIT_CURE}"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baechi.run.step.glue import GlueMode
-from baechi.torchlib.private.modes import function_modes
+from baechi.torchlib.private.modes import device_of, function_modes
 from baechi.torchlib.private.patches import TENSOR_SET
 from baechi.torchlib.private.tensors import TensorBase
 
@@ -23,7 +23,7 @@ def watch_set() -> None:
 
 def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     source = args[0] if args else kwargs.get("source")
-    if isinstance(source, torch.Tensor) and source.device != tensor.device:
+    if isinstance(source, torch.Tensor) and device_of(source) != device_of(tensor):
         modes = [mode for mode in function_modes() if isinstance(mode, GlueMode)]
         if modes:
             step = modes[-1].step

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from baechi.torchlib.private.lookup import kind, named
 
 if TYPE_CHECKING:
@@ -22,6 +24,17 @@ without_torch_function: _Aside = named(
 without_subclass_function: _Aside = named(
     "torch._C.DisableTorchFunctionSubclass", "read a deferred value without launching it"
 )
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Where a tensor lies, unseen by modes: to the model's own code a step's mode answers one device for all.
+
+    Args:
+        tensor: any tensor.
+    """
+    with without_torch_function():
+        return tensor.device
+
 
 function_modes: Callable[[], Sequence[Any]] = named(
     "torch.overrides._get_current_function_mode_stack", "find the mode of the step whose code runs"

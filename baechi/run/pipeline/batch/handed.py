@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import UNSPLIT_CURE, BaechiError
+from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import Keeper
 from baechi.torchlib.modules.tables import content_of, differ, items_of
@@ -119,10 +119,6 @@ def unwritten_if_failed(inputs: Inputs) -> Iterator[None]:
         raise
 
 
-class Written(BaechiError):
-    """Forward put something into a container or an object that the call was given."""
-
-
 class Handed:
     """The containers and objects that a microbatch is handed, as they are before its forward.
 
@@ -141,16 +137,17 @@ class Handed:
         """Forward is over.
 
         Raises:
-            Written: it put something into a container or an object.
+            UnsplittableCall: it put something into a container or an object.
         """
         for name, (value, tables) in self._tables.items():
             for table, before in tables:
                 now = content_of(table)
                 if differ(now, before) and _has_more(now, before):
-                    raise Written(
+                    raise UnsplittableCall(
                         f"forward writes to {name}, a {type(value).__name__} that the call was given. Each "
                         "microbatch has one of its own, and what it writes would be lost: return it, keep it "
-                        f"in the model, or {UNSPLIT_CURE}"
+                        f"in the model, or {UNSPLIT_CURE}",
+                        writes=True,
                     )
 
 
