@@ -98,7 +98,7 @@ def call_pipelined(
 def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs) -> Any:
     pipeline = microbatches.pipeline_for(model, rows_of(model, inputs, microbatches.split))
     parts = parted(model, inputs, pipeline.microbatches, microbatches.split)
-    microbatches.most_rows = max(microbatches.most_rows, *parts.rows)
+    microbatches.least_rows = max(microbatches.least_rows, min(parts.rows))
     verdict = verdict_of(model, runtime, microbatches, inputs, parts)
     runtime.forced, runtime.launched, runtime.full = [], [], []
     runtime.counts = {"microbatches": pipeline.microbatches}

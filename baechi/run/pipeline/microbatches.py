@@ -39,7 +39,7 @@ class Microbatches:
         ahead: what is sent as soon as it is made, as far as it was learned.
         seams: which ways of the code were looked at.
         alone: held by a thread during a step: what the model's code writes is kept apart by microbatch.
-        most_rows: the most rows that a microbatch had.
+        least_rows: how many rows each microbatch had, of the call where that was most.
         writing: kinds of calls that were seen to write what they are given.
         tells_no_more: whether it was said that a call runs unsplit.
     """
@@ -53,7 +53,7 @@ class Microbatches:
     ahead: Ahead = field(default_factory=Ahead)
     seams: Seams = field(default_factory=Seams)
     alone: threading.RLock = field(default_factory=threading.RLock, compare=False)
-    most_rows: int = 0
+    least_rows: int = 0
     writing: set[Hashable] = field(default_factory=set)
     tells_no_more: bool = False
     _smaller: dict[int, Pipeline] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Microbatches:
     def pipeline_for(self, model: nn.Module, rows: int | None) -> Pipeline:
         """The pipeline of a batch: with fewer rows than microbatches one for each row.
 
-        Where batch norms train, a microbatch has two rows at least if it had as many before: torch refuses
+        Where batch norms train, a microbatch has two rows at least if each had as many before: torch refuses
         statistics of one.
 
         Args:
@@ -76,7 +76,7 @@ class Microbatches:
         number = usual = self.pipeline.microbatches
         if rows:
             number = min(usual, rows)
-            if self.most_rows > 1 and any(map(_trains_on_rows, model.modules())):
+            if self.least_rows > 1 and any(map(_trains_on_rows, model.modules())):
                 number = max(1, min(usual, rows // 2))
         if number == usual:
             return self.pipeline
