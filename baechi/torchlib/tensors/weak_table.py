@@ -19,7 +19,8 @@ class _Entry(weakref.ref[torch.Tensor]):
 class WeakTable(Generic[_Value]):
     """Values by tensor; an entry goes with its tensor. (Torch's own takes ten times as long.)
 
-    A tensor that only torch's C++ code holds keeps its Python object, and with it its entry.
+    A tensor that only torch's C++ code holds keeps its Python object, and with it its entry. An exception of a
+    signal's handler may keep an entry here whose tensor is gone: another tensor may have its id by then.
     """
 
     __slots__ = ("__weakref__", "_entries", "_forget")
@@ -38,7 +39,7 @@ class WeakTable(Generic[_Value]):
     def get(self, tensor: torch.Tensor) -> _Value | None:
         """The value of a tensor; None if it has none."""
         entry = self._entries.get(id(tensor))
-        return None if entry is None else entry.value
+        return None if entry is None or entry() is not tensor else entry.value
 
     def put(self, tensor: torch.Tensor, value: _Value) -> None:
         """Give a tensor a value."""
@@ -49,4 +50,4 @@ class WeakTable(Generic[_Value]):
     def pop(self, tensor: torch.Tensor) -> _Value | None:
         """Take a tensor's value out; None if it has none."""
         entry = self._entries.pop(id(tensor), None)
-        return None if entry is None else entry.value
+        return None if entry is None or entry() is not tensor else entry.value

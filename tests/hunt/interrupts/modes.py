@@ -1,6 +1,7 @@
 """One small model, run in each of five ways, beside the plain one."""
 
 import contextlib
+import random
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -144,6 +145,7 @@ class World:
         model: what is called.
         weights_of: the module whose gradients count.
         inside: whether the model computes the loss.
+        learns: whether there are gradients.
     """
 
     mode: str
@@ -152,6 +154,7 @@ class World:
     model: Any
     weights_of: nn.Module
     inside: bool
+    learns: bool = True
 
     def entered(self) -> AbstractContextManager[Any]:
         """What a step runs within."""
@@ -159,7 +162,15 @@ class World:
 
     def step(self) -> list[Tensor]:
         """Zero the gradients, and take a step: the loss and the gradients, on the host."""
-        return _step(self.model, self.weights_of, self.inside)
+        with torch.set_grad_enabled(self.learns):
+            return _step(self.model, self.weights_of, self.inside)
+
+    def change(self, factor: float) -> None:
+        """Multiply all weights; where there are replicas, they must follow."""
+        if self.mode == "dispatched":
+            with torch.no_grad():
+                for weight in self.weights_of.parameters():
+                    weight.mul_(factor)
 
     def live_bytes(self) -> dict[str, int]:
         """What devices hold; within `entered`."""
@@ -171,7 +182,8 @@ def _step(model: Any, weights_of: nn.Module, inside: bool) -> list[Tensor]:
     x, labels = data()
     loss = model(x, labels) if inside else F.cross_entropy(model(x), labels)
     TRAP.at("the loss", loss)
-    loss.backward()
+    if loss.requires_grad:
+        loss.backward()
     grads = [weight.grad for weight in weights_of.parameters() if weight.grad is not None]
     return [tensor.detach().cpu().clone() for tensor in (loss, *grads)]
 
@@ -182,31 +194,32 @@ def expected() -> list[Tensor]:
     return _step(plain, plain, True)
 
 
-def _distributed(mode: str, emulated: bool, **options: Any) -> World:
+def _distributed(mode: str, rng: random.Random, **options: Any) -> World:
     model, cluster = net(), baechi.Cluster.virtual(2, memory="1MiB")
     inputs = data()
     options = {"placer": "round-robin", "verbose": False, **options}
     baechi.distribute(model, inputs, cluster=cluster, **options)
-    if "compile" in options:
-        emulated = False  # within an emulated cluster blocks run as they were written
+    # within an emulated cluster blocks run as they were written
+    emulated = "compile" not in options and rng.random() < 0.5
     return World(mode, cluster, emulated, model, model, True)
 
 
-def _dispatched(mode: str, emulated: bool) -> World:
-    model, cluster = net(), baechi.Cluster.virtual(2, memory="1MiB")
-    scheduler = (
-        baechi.HybridScheduler(cluster, batch_sizes=[2, 2])
-        if emulated
-        else baechi.RoundRobin(2, batch_size=2)
-    )
+def _plain(mode: str, rng: random.Random) -> World:
+    return _distributed(mode, rng, reorder=rng.choice((False, "host", "threads")), placer="random:4")
+
+
+def _dispatched(mode: str, rng: random.Random) -> World:
+    model, cluster, emulated = net(), baechi.Cluster.virtual(2, memory="1MiB"), rng.random() < 0.5
+    hybrid = baechi.HybridScheduler(cluster, batch_sizes=[2, 2])
+    scheduler = hybrid if emulated else baechi.RoundRobin(2, batch_size=2)
     dispatched = baechi.dispatch(model, scheduler, workers="thread", out=("cat", 0))
-    return World(mode, cluster, emulated, dispatched, model, False)
+    return World(mode, cluster, emulated, dispatched, model, False, rng.random() < 0.5)
 
 
-MODES: dict[str, Callable[[str, bool], World]] = {
-    "plain": lambda mode, emulated: _distributed(mode, emulated, reorder="threads" if emulated else "host"),
-    "pipelined": lambda mode, emulated: _distributed(mode, emulated, microbatches=3, loss_weights="rows"),
-    "split": lambda mode, emulated: _distributed(mode, emulated, split={"head": 2, "blocks.0.up": 2}),
+MODES: dict[str, Callable[[str, random.Random], World]] = {
+    "plain": _plain,
+    "pipelined": lambda mode, rng: _distributed(mode, rng, microbatches=3, loss_weights="rows"),
+    "split": lambda mode, rng: _distributed(mode, rng, split={"head": 2, "blocks.0.up": 2}),
     "dispatched": _dispatched,
-    "compiled": lambda mode, emulated: _distributed(mode, emulated, compile={"backend": backend}),
+    "compiled": lambda mode, rng: _distributed(mode, rng, compile={"backend": backend}),
 }
