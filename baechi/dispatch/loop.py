@@ -183,6 +183,10 @@ class Loop:
             self._take(done)
 
     def _take(self, done: Done) -> None:
+        if (
+            done.number not in self._flying
+        ):  # an exception of a signal's handler came while it was handed over
+            return
         job, opened, piece = self._flying.pop(done.number)
         taken_s = done.taken_s
         self.scheduler.completed(job.target, job.items, taken_s=taken_s, now_s=done.now_s)
@@ -213,10 +217,8 @@ class Loop:
     def _drain(self) -> None:
         """Let what runs end; what it raises is noted."""
         self.rules = Rules(self.rules.recoverable)
-        while self._flying:
-            self.workers.acknowledge()
-            self._collect()
-        self.workers.acknowledge()
+        for done in self.workers.drain():
+            self._take(done)
 
     def _raise_failures(self) -> None:
         if self._errors:

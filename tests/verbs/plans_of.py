@@ -1,4 +1,4 @@
-"""The plans of models, by several placers, in digests: `python -m verbs.plans_of MODEL [without | compiled]`."""
+"""Plans by several placers, in digests: `python -m verbs.plans_of MODEL [without | compiled]`."""
 
 import hashlib
 import json
@@ -19,7 +19,10 @@ class Branches(nn.Module):
         super().__init__()
         self.stem = nn.Linear(16, 32)
         self.ways = nn.ModuleList(
-            [nn.Sequential(nn.Linear(32, 24 + 8 * way), nn.ReLU(), nn.Linear(24 + 8 * way, 32)) for way in range(4)]
+            [
+                nn.Sequential(nn.Linear(32, 24 + 8 * way), nn.ReLU(), nn.Linear(24 + 8 * way, 32))
+                for way in range(4)
+            ]
         )
         self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 300)
 

@@ -1,4 +1,4 @@
-"""A plan is the same in every process: whatever the hash seed, the threads, and whether the search is compiled."""
+"""A plan is the same in every process, whatever the hash seed, the threads, and how the search runs."""
 
 import json
 import os

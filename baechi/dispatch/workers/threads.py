@@ -71,6 +71,10 @@ class ThreadWorkers(AbstractWorkers):
         for report in seen:
             report.seen.set()
 
+    def drain(self) -> list[Done]:
+        self.abandon()
+        return [report.done for report in self._reports.take(waits=False)]
+
     def now_s(self) -> float:
         return self._host.now_s()
 
@@ -161,7 +165,7 @@ class _Worker:
             report.seen.set()
 
     def wait_for_end(self) -> None:
-        """Wait until the thread is gone; one whose start was interrupted may still come, and ends by itself."""
+        """Wait until the thread is gone. One whose start was interrupted may come later, and ends by itself."""
         if self._join is not None:
             self._ended.wait()
             self._join()

@@ -19,8 +19,8 @@ class _Entry(weakref.ref[torch.Tensor]):
 class WeakTable(Generic[_Value]):
     """Values by tensor; an entry goes with its tensor. (Torch's own takes ten times as long.)
 
-    A tensor that only torch's C++ code holds keeps its Python object, and with it its entry. An exception of a
-    signal's handler may keep an entry here whose tensor is gone: another tensor may have its id by then.
+    A tensor that only torch's C++ code holds keeps its Python object, and with it its entry. An exception of
+    a signal's handler may keep an entry here whose tensor is gone: another tensor may have its id by then.
     """
 
     __slots__ = ("__weakref__", "_entries", "_forget")

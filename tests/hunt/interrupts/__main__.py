@@ -39,8 +39,8 @@ def main() -> None:
         faulthandler.cancel_dump_traceback_later()
         grown = (rss_bytes() - first_bytes) / 2**20
         print(
-            f"{mode}: {wrong} wrong, {dict(hunt.outcomes)}, {grown:.1f} MiB, {threading.active_count()} threads,"
-            f" {time.perf_counter() - begun_s:.0f} s",
+            f"{mode}: {wrong} wrong, {dict(hunt.outcomes)}, {grown:.1f} MiB,"
+            f" {threading.active_count()} threads, {time.perf_counter() - begun_s:.0f} s",
             flush=True,
         )
 
