@@ -165,7 +165,7 @@ class _Worker:
             report.seen.set()
 
     def wait_for_end(self) -> None:
-        """Wait until the thread is gone. One whose start was interrupted may come later, and ends by itself."""
+        """Wait until the thread is gone. One whose start was interrupted may still come, and ends."""
         if self._join is not None:
             self._ended.wait()
             self._join()
