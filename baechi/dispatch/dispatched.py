@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
@@ -60,7 +59,7 @@ class Dispatched:
         self._kind, self._rules, self._timeout_s = workers, rules, timeout_s
         self._subject = Subject(self._made, lambda: self._master, out, workers != "process")
         self._session: AbstractSession | None = None
-        self._busy = self._closed = False
+        self._busy = self._closed = self._gave_up = False
 
     @property
     def model(self) -> nn.Module:
@@ -95,13 +94,22 @@ class Dispatched:
             AggregateError: several chunks failed.
             Exception: what the one chunk raised that failed.
         """
-        with self._calling() as session:
+        session = self._begun()
+        try:
             call = self.chunks.open(self._subject, args, kwargs)
             self._estimate(session, call)
             with session.step(), progress("dispatching") as advance:
                 loop = Loop(self.scheduler, session.workers(), self._rules, advance)
                 (result,) = loop.results([call])
                 return result
+        except BaseException:
+            self._gave_up = True
+            raise
+        finally:
+            try:
+                self._end(session)
+            finally:
+                self._busy = False
 
     forward = __call__
 
@@ -121,7 +129,8 @@ class Dispatched:
             AggregateError: several chunks failed.
             Exception: what the one chunk raised that failed.
         """
-        with self._calling() as session:
+        session = self._begun()
+        try:
             results = Loop(self.scheduler, session.workers(), self._rules).results(self._opened(inputs))
             try:
                 while True:
@@ -132,6 +141,14 @@ class Dispatched:
                     yield result
             finally:
                 results.close()
+        except BaseException:
+            self._gave_up = True
+            raise
+        finally:
+            try:
+                self._end(session)
+            finally:
+                self._busy = False
 
     def sync(self) -> None:
         """Copy all weights and modules to all targets at the next call, whether or not a change is seen."""
@@ -161,9 +178,11 @@ class Dispatched:
         name = type(made).__name__ if isinstance(made, nn.Module) else getattr(made, "__name__", repr(made))
         return f"Dispatched({name}, {self.scheduler!r}, {self.chunks!r}, workers={self._kind!r})"
 
-    @contextmanager
-    def _calling(self) -> Iterator[AbstractSession]:
-        """One call at a time: a scheduler and replicas serve one."""
+    def _begun(self) -> AbstractSession:
+        """Begin a call: one at a time, since a scheduler and replicas serve one.
+
+        (No context manager: an exception of a signal's handler in `contextlib` would leave it open.)
+        """
         if self._closed:
             raise BaechiError("this dispatched model is closed: make another one with baechi.dispatch")
         if self._busy:
@@ -171,6 +190,7 @@ class Dispatched:
                 "this dispatched model is called while a call of it runs: end that one (a `stream` by "
                 "closing it), or make one for each thread"
             )
+        self._reset()
         if not self.scheduler.idle:
             raise BaechiError(f"{self.scheduler!r} has chunks in flight: each dispatched model needs its own")
         self._busy = True
@@ -178,14 +198,20 @@ class Dispatched:
             if self._session is None:
                 self._session = self._opened_session()
             self._session.begin()
-            yield self._session
-        except BaseException:  # whatever was in flight is over, or was given up
-            self.scheduler.reset()
-            raise
-        finally:
-            if self._session is not None:
-                self._session.end()
+            return self._session
+        except BaseException:
             self._busy = False
+            raise
+
+    def _reset(self) -> None:
+        """Whatever was in flight when a call failed is over, or was given up."""
+        if self._gave_up:
+            self.scheduler.reset()
+            self._gave_up = False
+
+    def _end(self, session: AbstractSession) -> None:
+        self._reset()
+        session.end()
 
     def _opened_session(self) -> AbstractSession:
         if self._kind != "process":

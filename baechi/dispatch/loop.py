@@ -93,21 +93,26 @@ class Loop:
         """
         source = iter(calls)
         try:
-            yield from self._deliver(source)
-        except GeneratorExit:  # the caller wants no more results
-            self._drain()
-            self._errors.clear()
-            self._end()
+            try:
+                yield from self._deliver(source)
+            except GeneratorExit:  # the caller wants no more results
+                self._drain()
+                raise
+            except Exception as error:  # the caller's own part: the iterator, slicing, joining
+                self._drain()
+                self._errors.append((-1, error))
+            else:
+                self._drain()
+            self.workers.end()
+        except GeneratorExit:
+            self.workers.end()
             raise
-        except Exception as error:  # the caller's own part: the iterator, slicing, joining
-            self._drain()
-            self._errors.append((-1, error))
         except BaseException:  # Ctrl-C
             self.workers.abandon()
             raise
-        else:
-            self._drain()
-        self._end()
+        finally:
+            self._open.clear()
+        self._raise_failures()
 
     def _deliver(self, source: Iterator[AbstractCall]) -> Iterator[Any]:
         while not self._errors:
@@ -178,6 +183,10 @@ class Loop:
             self._take(done)
 
     def _take(self, done: Done) -> None:
+        if (
+            done.number not in self._flying
+        ):  # an exception of a signal's handler came while it was handed over
+            return
         job, opened, piece = self._flying.pop(done.number)
         taken_s = done.taken_s
         self.scheduler.completed(job.target, job.items, taken_s=taken_s, now_s=done.now_s)
@@ -208,18 +217,10 @@ class Loop:
     def _drain(self) -> None:
         """Let what runs end; what it raises is noted."""
         self.rules = Rules(self.rules.recoverable)
-        try:
-            while self._flying:
-                self.workers.acknowledge()
-                self._collect()
-            self.workers.acknowledge()
-        except BaseException:  # Ctrl-C
-            self.workers.abandon()
-            raise
+        for done in self.workers.drain():
+            self._take(done)
 
-    def _end(self) -> None:
-        self.workers.end()
-        self._open.clear()
+    def _raise_failures(self) -> None:
         if self._errors:
             errors = [error for _, error in sorted(self._errors, key=lambda entry: entry[0])]
             self._errors = []

@@ -174,6 +174,15 @@ def test_without_a_name_using_it_raises() -> None:
             use()
 
 
+def test_a_missing_name_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With what it is needed for, when it is looked up: as baechi, or what needs it, is imported."""
+    for _ in range(2):
+        named("torch._no_such_name", "try that", None)
+    named("torch._C", "try this")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"torch {torch.__version__} has no torch._no_such_name, which baechi needs to try that" in said
+
+
 def test_without_a_class_others_inherit_and_its_instances_raise() -> None:
     """A module that inherits from it can be imported."""
     absent = kind("torch._no_such_module.NoSuchMode", "see operations")

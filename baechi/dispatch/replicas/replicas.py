@@ -45,6 +45,7 @@ class Replicas:
         self._weights: dict[str, Weights] = {}
         self._replicas: dict[str, AbstractReplica] = {}
         self._fingerprints: dict[str, list[Any]] = {}
+        self._copies: dict[str, dict[int, torch.Tensor] | None] = {}
         self._stamps: dict[str, list[Stamp]] = {}
         self._ready: set[str] = set()
         self._learning: dict[str, dict[int, torch.Tensor]] = {}
@@ -95,21 +96,22 @@ class Replicas:
             return self._planned(target)
         replica = self._replicas.get(target.name)
         if not isinstance(replica, DeviceReplica):
+            self._fingerprints.pop(target.name, None)
             replica = DeviceReplica(target.name, self.backend, target.device, self.model)
         replica.model = self._modules(target, replica)
         return replica
 
     def _modules(self, target: Target, replica: DeviceReplica) -> nn.Module:
-        """The modules of a replica: those that it has, if nothing is new."""
+        """The modules of a replica: those that it has, if nothing is new. It may be interrupted."""
         if target.name == self._shares_model:
             return self.model
         masters = weights_in(self.model)
         if self.home in (None, target.device):
-            copies, new = {id(master): master for master in masters}, False
+            copies, lies_elsewhere = {id(master): master for master in masters}, None
         else:
             weights = self._weights.setdefault(target.device, Weights(self.backend, target.device))
-            new = weights.refresh(masters)
-            copies = weights.copies
+            weights.refresh(masters)
+            copies = lies_elsewhere = weights.copies
         known = self._fingerprints.get(target.name)
         learns = torch.is_grad_enabled() and any(master.requires_grad for master in masters)
         if learns and self.home != target.device:
@@ -117,9 +119,10 @@ class Replicas:
                 self._learning[target.device] = differentiable(masters, self.backend, target.device)
             self._fingerprints.pop(target.name, None)
             return shell_of(self.model, {**copies, **self._learning[target.device]})
-        if known is None or new or not same_fingerprint(known, self._now):
-            self._fingerprints[target.name] = self._now
-            return shell_of(self.model, copies)
+        same_copies = lies_elsewhere is self._copies.get(target.name)
+        if known is None or not same_copies or not same_fingerprint(known, self._now):
+            replica.model = shell_of(self.model, copies)
+            self._fingerprints[target.name], self._copies[target.name] = self._now, lies_elsewhere
         return replica.model
 
     def _planned(self, target: Target) -> AbstractReplica:

@@ -66,14 +66,11 @@ class Weights:
         """Copy everything again before the next call."""
         self._stamps = dict.fromkeys(self._stamps)
 
-    def refresh(self, masters: list[torch.Tensor]) -> bool:
-        """Bring the copies up to date.
+    def refresh(self, masters: list[torch.Tensor]) -> None:
+        """Bring the copies up to date; other copies than before are in another dict. It may be interrupted.
 
         Args:
             masters: the master's weights.
-
-        Returns:
-            Whether there are other copies than before; else they are the same objects.
         """
         self._count_again()
         known = self._masters.keys() == {id(master) for master in masters}
@@ -81,9 +78,8 @@ class Weights:
             if known and all(self._takes(master) for master in masters):
                 for master in masters:
                     self._refresh_one(master)
-                return False
-            self._make(masters)
-        return True
+            else:
+                self._make(masters)
 
     def _count_again(self) -> None:
         """An emulated cluster that was opened since then counts what lies on its devices already."""
@@ -104,16 +100,18 @@ class Weights:
 
     def _make(self, masters: list[torch.Tensor]) -> None:
         """Copy all weights; those that share memory (ties, views) go on sharing it."""
-        self.copies = {}
-        self._stamps = {id(master): stamp_of(master) for master in masters}
-        self._masters = {id(master): master for master in masters}
+        copies: dict[int, torch.Tensor] = {}
+        stamps = {id(master): stamp_of(master) for master in masters}
+        self._masters = {}  # until all are there
         by_memory: dict[int, list[torch.Tensor]] = {}
         for master in masters:
             by_memory.setdefault(id(storage_object(master)), []).append(master)
         for group in by_memory.values():
             moved = self._backend.move_weights(_cloned(group), self._place)
             for master, data in zip(group, moved, strict=True):
-                self.copies[id(master)] = _like(master, data)
+                copies[id(master)] = _like(master, data)
+        self.copies, self._stamps = copies, stamps
+        self._masters = {id(master): master for master in masters}
 
 
 def _cloned(group: Iterable[torch.Tensor]) -> list[torch.Tensor]:

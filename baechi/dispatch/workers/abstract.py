@@ -75,6 +75,17 @@ class AbstractWorkers(ABC):
         """All that is done so far was seen, and what could be handed over was: it may begin."""
 
     @abstractmethod
+    def drain(self) -> list[Done]:
+        """Let what runs end.
+
+        It counts what it was handed itself: what the caller had in hand may have been lost to an exception of
+        a signal's handler.
+
+        Returns:
+            What was not returned before; jobs that had not begun may be left out.
+        """
+
+    @abstractmethod
     def now_s(self) -> float:
         """The clock by which chunks are timed, in seconds."""
 

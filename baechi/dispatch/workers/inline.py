@@ -38,6 +38,9 @@ class InlineWorkers(AbstractWorkers):
     def acknowledge(self) -> None:
         """Nothing waits for it."""
 
+    def drain(self) -> list[Done]:
+        return [done for _ in range(len(self._launched)) for done in self.wait()]
+
     def now_s(self) -> float:
         return self._now_s()
 

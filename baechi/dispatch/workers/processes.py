@@ -83,6 +83,12 @@ class ProcessWorkers(AbstractWorkers):
     def acknowledge(self) -> None:
         """Nothing waits for it."""
 
+    def drain(self) -> list[Done]:
+        done: list[Done] = []
+        while any(worker.jobs for worker in self._workers.values()):
+            done += self.wait()
+        return done
+
     def now_s(self) -> float:
         return time.perf_counter()
 

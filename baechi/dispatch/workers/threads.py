@@ -6,6 +6,9 @@
 A worker launches what it has before it brings the results of the chunk before: so arguments travel while a
 chunk computes. So it gets all chunks that it may have at once, and waits after each until the caller has seen
 it, since that may hand over the next one.
+
+An exception of a signal handler (Ctrl-C) may come between any two lines of the caller's thread, and what it
+had in hand is lost. So a worker that is given up needs nothing of the caller: it runs to its end.
 """
 
 import threading
@@ -46,8 +49,9 @@ class ThreadWorkers(AbstractWorkers):
         replica = self._replica_at(job.target)
         worker = self._workers.get(job.target)
         if worker is None:
-            worker = _Worker(replica, self._host, self._reports, len(self._workers))
+            worker = _Worker(replica, self._host, self._reports)
             self._workers[job.target] = worker
+            worker.start(len(self._workers) - 1)
         worker.submitted.append(job)
 
     def begin(self) -> None:
@@ -59,13 +63,17 @@ class ThreadWorkers(AbstractWorkers):
     def wait(self) -> list[Done]:
         reports = self._reports.take()
         self._unseen += reports
-        return [report.done for report in reports if report.done is not None]
+        return [report.done for report in reports]
 
     def acknowledge(self) -> None:
         self.begin()
         seen, self._unseen = self._unseen, []
         for report in seen:
             report.seen.set()
+
+    def drain(self) -> list[Done]:
+        self.abandon()
+        return [report.done for report in self._reports.take(waits=False)]
 
     def now_s(self) -> float:
         return self._host.now_s()
@@ -74,21 +82,17 @@ class ThreadWorkers(AbstractWorkers):
         self.acknowledge()
         for worker in self._workers.values():
             worker.inbox.put(None)
-        ended = 0
-        while ended < len(self._workers):
-            for report in self._reports.take():
-                report.seen.set()
-                ended += report.done is None
         for worker in self._workers.values():
-            worker.join()
+            worker.wait_for_end()
         self._workers.clear()
 
     def abandon(self) -> None:
         """Threads cannot be stopped: what runs ends, and what has not begun does not begin."""
         for worker in self._workers.values():
-            worker.submitted.clear()
-            worker.inbox.clear()
-        self.end()
+            worker.give_up()
+        for worker in self._workers.values():
+            worker.wait_for_end()
+        self._workers.clear()
 
 
 class _Mailbox(Generic[_T]):
@@ -98,20 +102,13 @@ class _Mailbox(Generic[_T]):
         self._host = host
         self._lock = threading.Lock()
         self._items: deque[_T] = deque()
-        self._flag, self._raised = host.flag(), False
+        self._flag = host.flag()
 
     def put(self, *items: _T) -> None:
         """Put things in."""
         with self._lock:
             self._items += items
-            if not self._raised:
-                self._raised = True
-                self._flag.set()
-
-    def clear(self) -> None:
-        """Throw away what is in it."""
-        with self._lock:
-            self._items.clear()
+            self._flag.set()
 
     def take(self, *, waits: bool = True) -> list[_T]:
         """All that is in it; at least one thing, if it waits."""
@@ -121,16 +118,16 @@ class _Mailbox(Generic[_T]):
                     found = list(self._items)
                     self._items.clear()
                     return found
-                if self._raised:
-                    self._flag, self._raised = self._host.flag(), False
+                if self._flag.is_set():
+                    self._flag = self._host.flag()
                 flag = self._flag
             flag.wait()
 
 
 class _Report:
-    """A chunk that is done, until the caller has seen it; without one, the worker has ended."""
+    """A chunk that is done, until the caller has seen it."""
 
-    def __init__(self, done: Done | None, host: AbstractHostThreads) -> None:
+    def __init__(self, done: Done, host: AbstractHostThreads) -> None:
         self.done, self.seen = done, host.flag()
 
 
@@ -138,7 +135,7 @@ class _Worker:
     """A thread that runs the chunks of one target, in the order in which they are put in its inbox."""
 
     def __init__(
-        self, replica: AbstractReplica, host: AbstractHostThreads, reports: _Mailbox[_Report], position: int
+        self, replica: AbstractReplica, host: AbstractHostThreads, reports: _Mailbox[_Report]
     ) -> None:
         self.submitted: list[Job] = []
         self.inbox: _Mailbox[Job | None] = _Mailbox(host)
@@ -146,7 +143,32 @@ class _Worker:
         self._state = CallerState.now()
         self._device = torch.get_default_device()
         self._intra_op_threads = torch.get_num_threads()
-        self.join = host.spawn(self._run, position)
+        self._given_up = False
+        self._report_unseen: _Report | None = None
+        self._ended = host.flag()
+        self._join: Callable[[], None] | None = None
+
+    def start(self, position: int) -> None:
+        """Start the thread.
+
+        Args:
+            position: of the target, among those at work.
+        """
+        self._join = self._host.spawn(self._run, position)
+
+    def give_up(self) -> None:
+        """Let it begin no chunk, and wait for nobody. It may be interrupted, and done again."""
+        self._given_up = True
+        self.inbox.put(None)
+        report = self._report_unseen
+        if report is not None:
+            report.seen.set()
+
+    def wait_for_end(self) -> None:
+        """Wait until the thread is gone. One whose start was interrupted may still come, and ends."""
+        if self._join is not None:
+            self._ended.wait()
+            self._join()
 
     def _run(self) -> None:
         try:
@@ -154,7 +176,7 @@ class _Worker:
             with self._state.restored(), self._on_default_device():
                 self._work()
         finally:
-            self._reports.put(_Report(None, self._host))
+            self._ended.set()
 
     def _on_default_device(self) -> torch.device | nullcontext[None]:
         return nullcontext() if torch.get_default_device() == self._device else self._device
@@ -166,6 +188,8 @@ class _Worker:
         while jobs or before is not None or not over:
             found = self.inbox.take(waits=not jobs and before is None)
             jobs += [job for job in found if job is not None]
+            if self._given_up:
+                jobs.clear()
             over = over or any(job is None for job in found)
             job = jobs.popleft() if jobs else None
             launched = None if job is None else (job, self._launch(job))
@@ -185,6 +209,8 @@ class _Worker:
         except BaseException as error:  # the caller raises it
             done = Done(job.number, error=error)
         self._host.give_way()  # by the clock, other chunks may have been done before
-        report = _Report(done, self._host)
+        self._report_unseen = report = _Report(done, self._host)
         self._reports.put(report)
-        report.seen.wait()
+        if not self._given_up:  # which is said before the report is looked for
+            report.seen.wait()
+        self._report_unseen = None

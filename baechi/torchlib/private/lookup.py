@@ -1,8 +1,10 @@
 """Names that torch does not promise to keep: found when baechi is imported, or replaced by what raises.
 
 So a version of torch that lacks one does not break `import baechi`, and what does not need the name works.
+Each name that is missing is said once, in the log.
 """
 
+import logging
 from importlib import import_module
 from operator import attrgetter, methodcaller
 from typing import Any, NoReturn
@@ -10,6 +12,8 @@ from typing import Any, NoReturn
 import torch
 
 from baechi.errors import BaechiError
+
+logger = logging.getLogger(__name__)
 
 RAISES: Any = object()
 """There is no substitute: using a name that torch lacks raises a `BaechiError`."""
@@ -112,6 +116,13 @@ def _noted(path: str, purpose: str, present: bool, value: Any, otherwise: Any) -
     if present:
         _found.append(path)
         return value
+    if path not in _missing:
+        logger.warning(
+            "torch %s has no %s, which baechi needs to %s: docs/torch-versions.md says what works without it",
+            torch.__version__,
+            path,
+            purpose,
+        )
     _missing[path] = purpose
     return Missing(path, purpose) if otherwise is RAISES else otherwise
 
