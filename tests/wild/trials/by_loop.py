@@ -104,7 +104,7 @@ def joined(results: list[Any], rows: tuple[int, ...]) -> dict[str, torch.Tensor]
         elif all(tensor.dim() and len(tensor) == count for tensor, count in zip(tensors, rows, strict=True)):
             if len({tensor.shape[1:] for tensor in tensors}) == 1:
                 found[name] = torch.cat(tensors)
-        elif first.dim() == 0 and first.is_floating_point() and "loss" in name:
+        elif first.dim() == 0 and first.is_floating_point() and ("loss" in name or name == "result"):
             shares = [tensor * (count / sum(rows)) for tensor, count in zip(tensors, rows, strict=True)]
             found[name] = sum(shares[1:], shares[0])
     return found
