@@ -86,7 +86,6 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Batch]]] = {
     "warp": (_Warps, _image(16)),
     "ViT": (lambda: VisionTransformer(16, 8, 3, 16, 2, 2), _image(16)),
     "HardNet": (lambda: feature.HardNet(pretrained=False), _image(32, 1)),
-    "SOSNet": (lambda: feature.SOSNet(pretrained=False), _image(32, 1)),
     "TinyViT": (
         lambda: TinyViT(
             **{"img_size": 32, "num_classes": 4, "embed_dims": (8, 8, 16, 16), "depths": (1, 1, 1, 1)},

@@ -147,7 +147,14 @@ def compared_by_rounding(expected: Found, found: Found, rounding: float) -> Verd
     Args:
         expected, found, rounding: see `compared`.
     """
-    return compared(_outputs_as_gradients(expected), _outputs_as_gradients(found), rounding)
+    missing = [name for name in expected.outputs if name not in found.outputs]
+    rest = {name: tensor for name, tensor in expected.outputs.items() if name in found.outputs}
+    verdict = compared(
+        _outputs_as_gradients(Found(rest, expected.rest)), _outputs_as_gradients(found), rounding
+    )
+    if missing and verdict.kind in (Kind.SAME, Kind.ROUNDING):
+        return Verdict(verdict.kind, f"not joined: {', '.join(missing[:4])}")
+    return verdict
 
 
 def _outputs_as_gradients(found: Found) -> Found:

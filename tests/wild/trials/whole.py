@@ -1,4 +1,4 @@
-"""One model by two placers and in microbatches, in double precision, beside the plain model on the whole batch."""
+"""One model by two placers and in microbatches, in double precision, beside the plain model."""
 
 import copy
 import time
