@@ -65,7 +65,7 @@ def trained(model: nn.Module, batch: Inputs, microbatches: int, loss: str) -> di
         return {"loss": sum(results[1:], results[0])}
     found = joined(results, parts.rows)
     loss_of(found).backward()
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
 def evaluated(model: nn.Module, batch: Inputs, microbatches: int) -> dict[str, torch.Tensor]:

@@ -77,7 +77,7 @@ def distributed(model: nn.Module, batch: Inputs, devices: baechi.Cluster, loss: 
             if not made:  # what is not joined raises when it is read
                 result.sum()
             (by_loop.loss_of(made) if loss == "none" else result).backward()
-            outputs |= {f"{step} {name}": tensor.detach() for name, tensor in made.items()}
+            outputs |= {f"{step} {name}": tensor.detach().clone() for name, tensor in made.items()}
             grads = _grads(model)
             _shrink(model)
         model.eval()
