@@ -261,3 +261,36 @@ def test_a_number_that_all_parts_give() -> None:
             scale = model(**batch)[1]
         odd = torch.tensor([0.0] * 7 + [1.0], dtype=torch.float64)
         float(model(**{**batch, "odd": odd})[1])
+
+
+class Bank(nn.Module):
+    """Keeps rows that are trained, to compare the next ones with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.ones(8, 4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = (x @ self.rows.clone().T).square().mean()
+        if x.requires_grad:
+            with torch.no_grad():
+                self.rows.copy_(torch.cat([x, self.rows])[:8])
+        return loss
+
+
+def test_what_is_written_with_gradients_only() -> None:
+    """Looks have none, so they cannot judge it: it is refused by name, and what is not split runs."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), Bank()))
+    x = torch.randn(8, 3, dtype=torch.float64)
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, {"input": x}, device_map={"0": 0, "1": 1})
+    with cluster:
+        with pytest.raises(BaechiError, match="1 writes its buffers where gradients are on"):
+            model(x)
+        assert model[0].weight.grad is None
+        plain.load_state_dict(model.state_dict())  # buffers that forward wrote stay written, as ever
+        with baechi.unsplit(model):
+            model(x).backward()
+    plain(x).backward()
+    assert torch.equal(model[1].rows.cpu(), plain[1].rows)
+    assert_same_gradients(model, plain)

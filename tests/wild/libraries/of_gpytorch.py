@@ -68,7 +68,8 @@ class _VariationalLoss(nn.Module):
         self.features = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
         self.gp, self.likelihood = _Variational(), likelihood()
         self.bound = bound
-        self.gp(self.features(_points()[0]))  # draws what it begins with
+        with torch.no_grad():
+            self.gp(self.features(_points()[0]))  # draws what it begins with
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         found = self.gp(self.features(x))
@@ -98,7 +99,8 @@ class _Deep(gpytorch.models.deep_gps.DeepGP):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = _Layer(2, 3), _Layer(3, None)
-        self(_points()[0])  # draws what it begins with
+        with torch.no_grad():
+            self(_points()[0])  # draws what it begins with
 
     def forward(self, x: Tensor) -> Any:
         with gpytorch.settings.num_likelihood_samples(2):

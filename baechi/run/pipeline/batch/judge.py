@@ -146,12 +146,14 @@ class Found:
         numbers: the outputs that are one number, however many rows there are.
         alike: those of them that every part gives as the whole does (a temperature, say): several rules give
             them, and any will do as long as parts are alike.
+        writers: modules that may write their buffers, since a look in training saw that; None without one.
     """
 
     dims: Mapping[str, int | None] = field(default_factory=dict)
     apart: Mapping[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     alike: frozenset[str] = frozenset()
+    writers: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -505,6 +507,8 @@ class Judge:
                 self._numbers[name].keep(told)
         self._settle(case, hearing, objective, setting, kind)
         self._doubt(hearing, objective, kind)
+        if setting.way is Way.STILL and not self._accepts:
+            self._found[kind] = replace(self._found[kind], writers=seen.writers)
         if seen.buffers:
             self._say(
                 "buffers are written from each microbatch, and hold something else than after the whole "
