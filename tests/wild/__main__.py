@@ -12,6 +12,7 @@ from wild.table import write
 _TRIED = {
     "run": "try models, and keep what came out",
     "pipeline": "the same in microbatches, beside a loop over the parts of the batch",
+    "whole": "two placers and microbatches, in double precision, beside the plain model on the whole batch",
     "split": "the same with the largest layer in tiles",
     "recompute": "the same with blocks that run again in backward",
 }

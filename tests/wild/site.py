@@ -3,7 +3,10 @@
 import os
 import sys
 from importlib import metadata
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import library as torch_library
@@ -34,6 +37,7 @@ def enter() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # models are built from configurations: nothing is fetched
     torch.set_num_threads(1)  # the models are tiny, and bits depend on it
     _declare_torchvision()
+    _stand_in_for_torchaudio()
     assert torch.__file__ == torch_file
 
 
@@ -58,3 +62,16 @@ def _declare_torchvision() -> None:
     except OSError:  # it is built for CUDA
         for name in ("nms", "qnms"):
             torch_library.define(f"torchvision::{name}", _TORCHVISION)
+
+
+def _stand_in_for_torchaudio() -> None:
+    """Let speechbrain be imported without torchaudio, whose wheels are for other builds of torch."""
+    if find_spec("torchaudio") is None:
+        for name in ("torchaudio", "torchaudio.transforms", "torchaudio.functional"):
+            sys.modules[name] = ModuleType(name)
+            sys.modules[name].__spec__ = ModuleSpec(name, None)
+        vars(sys.modules["torchaudio"]).update(
+            transforms=sys.modules["torchaudio.transforms"],
+            functional=sys.modules["torchaudio.functional"],
+            list_audio_backends=lambda: [],
+        )

@@ -202,6 +202,8 @@ class _Call:
                     lane.start(code)
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
+                if self._goes_back and self._verdict.found.writers is not None:
+                    self._kept.own.tensors.refuse_others(self._verdict.found.writers)
             finally:  # what the model's code writes while it unwinds is put back, too
                 self.ending.end_lanes()
         self._weights.leave()

@@ -301,7 +301,8 @@ def _graph(request: PipelineRequest, model: nn.Module, inputs: Inputs, parts: Pa
             error,
             f"{given}. {cure}"
             if cure
-            else f"{given}: split={{'name': how}} says how an input is divided, if that is wrong",
+            else f"{given}: split={{'name': how}} says how an input is divided, if that is wrong. "
+            "A model that takes whole batches only is distributed without microbatches",
         )
         raise
     graph.graph["microbatches"] = len(parts.parts)

@@ -1,5 +1,6 @@
 """What the losses of microbatches count: by evidence; coupled losses are told; results that no rule joins."""
 
+import contextlib
 import copy
 import logging
 from typing import Any
@@ -228,3 +229,68 @@ def test_each_look_begins_with_the_same_attributes() -> None:
     with cluster:
         model(noise(6, 4)).backward()
     assert model.calls == 1
+
+
+class Tempered(nn.Module):
+    """Embeddings of words, and a temperature: by rows or by labels, it is the same in all parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 6), nn.Linear(6, 4)
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, ids: Tensor, labels: Tensor, odd: Tensor) -> tuple[Tensor, Tensor]:
+        scale = self.temperature.exp() * (1 + odd.max())  # alike in parts until a row is odd
+        return self.head(self.table(ids) * (labels >= 0).unsqueeze(-1)), scale
+
+
+def test_a_number_that_all_parts_give() -> None:
+    """It is joined, with its gradient, though several rules give it; unlike in parts, it raises when read."""
+    model = seeded(Tempered)
+    plain = copy.deepcopy(model)
+    batch = {"ids": IDS, "labels": LABELS, "odd": torch.zeros(8, dtype=torch.float64)}
+    cluster = pipelined(model, batch, device_map={**WHERE, "temperature": 0})
+    for one, devices in ((plain, None), (model, cluster)):
+        with devices or contextlib.nullcontext():
+            words, scale = one(**batch)
+            (words * scale).square().sum().backward()
+    assert torch.equal(scale, plain.temperature.exp())
+    assert_same_gradients(model, plain)
+    with cluster, pytest.raises(BaechiError, match="nothing says how these are joined"):
+        for _ in range(3):  # the call after these is not judged
+            scale = model(**batch)[1]
+        odd = torch.tensor([0.0] * 7 + [1.0], dtype=torch.float64)
+        float(model(**{**batch, "odd": odd})[1])
+
+
+class Bank(nn.Module):
+    """Keeps rows that are trained, to compare the next ones with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.ones(8, 4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = (x @ self.rows.clone().T).square().mean()
+        if x.requires_grad:
+            with torch.no_grad():
+                self.rows.copy_(torch.cat([x, self.rows])[:8])
+        return loss
+
+
+def test_what_is_written_with_gradients_only() -> None:
+    """Looks have none, so they cannot judge it: it is refused by name, and what is not split runs."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), Bank()))
+    x = torch.randn(8, 3, dtype=torch.float64)
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, {"input": x}, device_map={"0": 0, "1": 1})
+    with cluster:
+        with pytest.raises(BaechiError, match="1 writes its buffers where gradients are on"):
+            model(x)
+        assert model[0].weight.grad is None
+        plain.load_state_dict(model.state_dict())  # buffers that forward wrote stay written, as ever
+        with baechi.unsplit(model):
+            model(x).backward()
+    plain(x).backward()
+    assert torch.equal(model[1].rows.cpu(), plain[1].rows)
+    assert_same_gradients(model, plain)

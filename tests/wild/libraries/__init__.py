@@ -18,6 +18,14 @@ LIBRARIES = {
     "e3nn": "of_e3nn",
     "kornia": "of_kornia",
     "zuko": "of_zuko",
+    "lightly": "of_lightly",
+    "open_clip_torch": "of_open_clip",
+    "speechbrain": "of_speechbrain",
+    "neuraloperator": "of_neuraloperator",
+    "gpytorch": "of_gpytorch",
+    "torchdiffeq": "of_torchdiffeq",
+    "deepctr-torch": "of_deepctr",
+    "gluonts": "of_gluonts",
 }
 """File by package, as pip names it."""
 

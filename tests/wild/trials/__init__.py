@@ -6,7 +6,7 @@ from importlib import import_module
 from wild.specimen import Specimen
 from wild.trials.common import Record, Report
 
-TRIALS = {"run": "plain", "pipeline": "pipeline", "split": "split", "recompute": "again"}
+TRIALS = {"run": "plain", "pipeline": "pipeline", "whole": "whole", "split": "split", "recompute": "again"}
 """File by command."""
 
 

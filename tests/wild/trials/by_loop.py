@@ -65,7 +65,7 @@ def trained(model: nn.Module, batch: Inputs, microbatches: int, loss: str) -> di
         return {"loss": sum(results[1:], results[0])}
     found = joined(results, parts.rows)
     loss_of(found).backward()
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
 def evaluated(model: nn.Module, batch: Inputs, microbatches: int) -> dict[str, torch.Tensor]:
@@ -104,7 +104,7 @@ def joined(results: list[Any], rows: tuple[int, ...]) -> dict[str, torch.Tensor]
         elif all(tensor.dim() and len(tensor) == count for tensor, count in zip(tensors, rows, strict=True)):
             if len({tensor.shape[1:] for tensor in tensors}) == 1:
                 found[name] = torch.cat(tensors)
-        elif first.dim() == 0 and first.is_floating_point() and "loss" in name:
+        elif first.dim() == 0 and first.is_floating_point() and ("loss" in name or name == "result"):
             shares = [tensor * (count / sum(rows)) for tensor, count in zip(tensors, rows, strict=True)]
             found[name] = sum(shares[1:], shares[0])
     return found

@@ -74,8 +74,10 @@ def distributed(model: nn.Module, batch: Inputs, devices: baechi.Cluster, loss: 
             seed()
             result = model(*batch.args, **batch.kwargs, **target)
             made = dict(named_tensors("result", result)) if loss == "none" else {"loss": result}
+            if not made:  # what is not joined raises when it is read
+                result.sum()
             (by_loop.loss_of(made) if loss == "none" else result).backward()
-            outputs |= {f"{step} {name}": tensor.detach() for name, tensor in made.items()}
+            outputs |= {f"{step} {name}": tensor.detach().clone() for name, tensor in made.items()}
             grads = _grads(model)
             _shrink(model)
         model.eval()
@@ -136,7 +138,23 @@ def judged_in_double(plainly: Steps, by_us: Steps, pristine: nn.Module, batch: I
         found = by_us(copy.deepcopy(exact), doubles)
     except Exception as error:
         return raised(error)
-    return compared(_outputs_as_gradients(expected), _outputs_as_gradients(found), ROUNDING_DOUBLE)
+    return compared_by_rounding(expected, found, ROUNDING_DOUBLE)
+
+
+def compared_by_rounding(expected: Found, found: Found, rounding: float) -> Verdict:
+    """Compare what is left behind, outputs up to rounding, too.
+
+    Args:
+        expected, found, rounding: see `compared`.
+    """
+    missing = [name for name in expected.outputs if name not in found.outputs]
+    rest = {name: tensor for name, tensor in expected.outputs.items() if name in found.outputs}
+    verdict = compared(
+        _outputs_as_gradients(Found(rest, expected.rest)), _outputs_as_gradients(found), rounding
+    )
+    if missing and verdict.kind in (Kind.SAME, Kind.ROUNDING):
+        return Verdict(verdict.kind, f"not joined: {', '.join(missing[:4])}")
+    return verdict
 
 
 def _outputs_as_gradients(found: Found) -> Found:

@@ -144,11 +144,16 @@ class Found:
         dims: by output, the dimension of its rows, 0 for a list with an item for each; None for neither.
         apart: by output that its parts do not give, why.
         numbers: the outputs that are one number, however many rows there are.
+        alike: those of them that every part gives as the whole does (a temperature, say): several rules give
+            them, and any will do as long as parts are alike.
+        writers: modules that may write their buffers, since a look in training saw that; None without one.
     """
 
     dims: Mapping[str, int | None] = field(default_factory=dict)
     apart: Mapping[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
+    writers: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,8 @@ class _Hearing:
         self.numbers = frozenset(output.name for output in self.outputs if output.is_number)
         self.dims: dict[str, int | None] = {}
         self.told: dict[str, Heard] = {}
+        self.alike: set[str] = set()
+        """Numbers that every part gives to the bit."""
         self.wrong: dict[str, _Wrong] = {}
         self.gives = False
         """Whether something is right that may be differentiated."""
@@ -270,7 +277,10 @@ class _Hearing:
         """A number: which rules give it; nothing if it is none (not finite)."""
         self.dims[output.name] = None
         figures = Figures.of(output.whole, output.parts)
-        self.divides |= any(one != figures.whole for one in figures.parts)
+        if all(one == figures.whole for one in figures.parts):
+            self.alike.add(output.name)
+        else:
+            self.divides = True
         if isfinite(figures.whole):
             rounding = Rounding(self._unit, partial(self._measured, output.name))
             self.told[output.name] = told = heard(self._parts, rules, figures, rounding)
@@ -497,6 +507,8 @@ class Judge:
                 self._numbers[name].keep(told)
         self._settle(case, hearing, objective, setting, kind)
         self._doubt(hearing, objective, kind)
+        if setting.way is Way.STILL and not self._accepts:
+            self._found[kind] = replace(self._found[kind], writers=seen.writers)
         if seen.buffers:
             self._say(
                 "buffers are written from each microbatch, and hold something else than after the whole "
@@ -553,8 +565,13 @@ class Judge:
             )
         found = self._found[kind]
         self._wrong[kind] = found.apart
-        why = {name: f"several rules give it: {told.rule.name}, say" for name, told in doubts.items()}
-        self._found[kind] = replace(found, apart={**why, **found.apart})
+        alike = frozenset(doubts.keys() & hearing.alike)
+        why = {
+            name: f"several rules give it: {told.rule.name}, say"
+            for name, told in doubts.items()
+            if name not in alike
+        }
+        self._found[kind] = replace(found, apart={**why, **found.apart}, alike=alike)
 
     def cure(self, case: Case, setting: Setting) -> tuple[str, bool]:
         """How inputs are to be split, so that parts give what the whole batch gives.

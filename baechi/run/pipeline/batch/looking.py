@@ -101,6 +101,7 @@ class Seen:
         strange: whether it drew random numbers that tell nothing of rows, so that the two cannot be compared.
         unit: the largest unit in the last place, near 1, of what it computed.
         buffers: those that the parts left otherwise than the whole.
+        writers: modules that wrote their buffers, and those that stood still.
     """
 
     whole: Any
@@ -108,6 +109,7 @@ class Seen:
     strange: bool
     unit: float
     buffers: tuple[str, ...]
+    writers: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ class Looker:
             draws.end()
         others = tuple(_others(left, left_by_parts))
         unit = draws.unit if setting.noted else _unit_of(model)
-        return Seen(together, results, strange or draws.are_strange, unit, others)
+        still = [name for name, module in model.named_modules() if isinstance(module, _OTHER_IN_TRAINING)]
+        writers = frozenset([*still, *(name.rpartition(".")[0] for name in {*left, *left_by_parts})])
+        return Seen(together, results, strange or draws.are_strange, unit, others, writers)
 
     @contextmanager
     def set_as(self, setting: Setting) -> Iterator[Callable[[Inputs], Inputs]]:

@@ -89,7 +89,7 @@ class Joiner(AbstractJoiner):
             return tensors[0]
         if self._verdict.is_number(name, tensors):
             shares = self._verdict.shares_of(name)
-            if shares is not None:
+            if shares is not None and (name not in self._verdict.found.alike or self._are_alike(tensors)):
                 return self._noted(self._sum(tensors, shares), tensors, None, shares)
             return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
         dims = [self._known[name]] if name in self._known else self._dims
@@ -111,6 +111,11 @@ class Joiner(AbstractJoiner):
         if self._home is None or self._backend.place_of(value) == self._home:
             return value
         return transfer(value, self._backend, self._home)
+
+    def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
+        place, parts = self._together(tensors)
+        with self._backend.at(place, ""):
+            return all(bool((one == parts[0]).all()) for one in parts[1:])
 
     def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
         pairs = zip(tensors, self._rows, strict=True)

@@ -5,7 +5,7 @@ statistics. Everything else is refused. Looked at are weights, buffers, and tens
 containers that were there before the step; reads are those of the model's code, outside of layers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -160,6 +160,25 @@ class SharedTensors:
             self._counts = counts
             for index in written:
                 self._note(self._entries[index], run)
+
+    def refuse_others(self, writers: Collection[str]) -> None:
+        """Refuse what no look saw: looks have no gradients, and code may ask for these before it writes.
+
+        Args:
+            writers: the modules that may write their buffers.
+
+        Raises:
+            BaechiError: another one has.
+        """
+        others = [
+            owner.name for owner, group in self._written if group is _BUFFERS and owner.name not in writers
+        ]
+        if others:
+            raise BaechiError(
+                f"{min(others)} writes its buffers where gradients are on, and not where they are off. So "
+                "parts were not judged with what they write, and may train something else: "
+                f"{UNSPLIT_CURE}, or say coupled='accept'"
+            )
 
     def _list(self, owner: _Owner, items: Iterable[tuple[Any, Any]], group: Any = None) -> None:
         for key, value in items:
