@@ -15,6 +15,7 @@ BENCHES = {
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",
+    "witness": "whether the host's time of whole steps is what is predicted",
     "truth": "whether predicted steps and peaks are those of an emulated run",
 }
 

@@ -10,6 +10,7 @@ VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
@@ -27,6 +28,7 @@ from baechi.backend.virtual.machine.threads import RunToken
 from baechi.backend.virtual.machine.work import Work
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
+from baechi.records.device import HostWork
 from baechi.records.timeline import Phase, Timeline
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.tensors.storage import mark_of
@@ -57,6 +59,9 @@ class Emulator:
         self._sides: WeakSet[Stream] = WeakSet()
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
+        self.charged: Counter[HostWork] = Counter()
+        self._issuers: list[Thread] = []
+        self._ended_s = 0.0
         self._first = self.enter_thread(Host())
         books = cluster.devices, self._compute, self._clock, self._issuer
         self._notes = None if shapes is None else MemoryNotes(cluster.devices)
@@ -79,7 +84,37 @@ class Emulator:
             host: its clock as it starts.
         """
         own = self._threads.own = Thread(host)
+        self._issuers.append(own)
         return own
+
+    @property
+    def worked_s(self) -> float:
+        """For how long the host's threads have worked for steps since the emulation began."""
+        return self._ended_s + sum([thread.worked_s for thread in self._issuers])
+
+    def take(self, what: HostWork, times: int = 1) -> None:
+        """Charge the calling thread with what torch does there.
+
+        Args:
+            what: the work; see `HostCosts`.
+            times: how often.
+        """
+        self.charged[what] += times
+        if self.cluster.host is not None:
+            self.thread.take(times * self.cluster.host.seconds(what))
+
+    def spend(self, what: HostWork, device: int, times: int = 1) -> None:
+        """Charge the calling thread with the runtime's own work.
+
+        Args:
+            what: the work; see `HostCosts`.
+            device: whose thread does it in backward.
+            times: how often.
+        """
+        self.charged[what] += times
+        if self.cluster.host is not None:
+            taken_s = times * self.cluster.host.seconds(what)
+            self.thread.spend(taken_s, device, computing=what == "functional_op")
 
     def stream(self, device: int) -> Stream:
         """The stream on which the calling thread computes on a device."""
@@ -151,7 +186,7 @@ class Emulator:
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
-        host.now_s += self._launch_s + thread.pay()
+        thread.work(host, self._launch_s + thread.pay())
         access = Access(stream, stream.advance(host), what, layer)
         job = Job(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
         self._submit(job, host, (stream,), record)
@@ -187,7 +222,7 @@ class Emulator:
         if read is not None:
             layer = read.write.layer or layer
             host.now_s = max(host.now_s, read.issued_s) if phase == "backward" else host.now_s
-        host.now_s += self._launch_s
+        thread.work(host, self._launch_s)
         job = Job(source, target, size_bytes, what, layer, phase)
         tx, rx = streams
         if tx is not None and rx is not None:  # the copy occupies both streams: each waits for the other
