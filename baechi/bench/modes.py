@@ -49,7 +49,9 @@ def way_of(twin: Twin, mode: Mode) -> Way:
 def _dispatched(twin: Twin, model: nn.Module, inputs: dict[str, torch.Tensor]) -> Callable[[], object]:
     given = {name: value for name, value in inputs.items() if name != "labels"}
     rows = len(next(iter(given.values())))
-    out: Any = ("cat", 0) if twin.outputs else "mean"  # found out by each call, it would take longer than the call
+    out: Any = (
+        ("cat", 0) if twin.outputs else "mean"
+    )  # found out by each call, it would take longer than the call
     made = baechi.dispatch(model.eval(), RoundRobin(2, DEVICES, batch_size=rows // 2), out=out)
 
     def run() -> object:
@@ -64,7 +66,7 @@ def _profiled(model: nn.Module, inputs: Any, **asked: Any) -> LayerGraph:
 
 
 def _waiting(model: nn.Module, inputs: Any) -> nn.Module:
-    """On two devices in turn; of layers that do not need each other, those that the code reaches last go first."""
+    """On two devices at random; of layers that do not need each other, the code's last go first."""
     plan = baechi.place(_profiled(model, inputs), DEVICES, "random:1")
     number = {node: place for place, node in enumerate(plan.order)}
     needs: nx.DiGraph[str] = nx.DiGraph()

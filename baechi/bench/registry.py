@@ -9,6 +9,7 @@ from baechi.bench.figures import Figures
 BENCHES = {
     "ablation": "what each term of the simulator's model is worth, beside dry runs",
     "batches": "the largest batch that trains, by placer and by accelerate's map",
+    "bounds": "what bounds steps of large models, the host charged",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what the runtime takes of the host for each thing it does",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",

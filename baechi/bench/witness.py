@@ -1,7 +1,7 @@
 """Whether the host's time is predicted: whole steps on this machine beside what `HostCosts` says of them.
 
-Tiny twins of twelve models, each in five ways, on emulated devices outside of `with cluster:`: processor time,
-so it is Python, autograd and the runtime. (What a driver takes to launch is not in it.) Six of the models
+Tiny twins of twelve models, each in five ways, on emulated devices outside of `with cluster:`: processor
+time, so it is Python, autograd and the runtime. (What a driver takes to launch is not in it.) Six of the models
 calibrate the costs; the other six have no say in them. All ways take turns, and an empty loop with them, so
 that other work on the machine hits all alike; the fastest turns count.
 """
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from rich.table import Table
 
 from baechi.bench.figures import Figures, table_of
-from baechi.bench.modes import DEVICES, MODES, Mode, way_of
+from baechi.bench.modes import DEVICES, MODES, way_of
 from baechi.measure.fitted import fitted
 from baechi.measure.in_turn import LOOP, quiet, timed
 from baechi.measure.twins import (
@@ -48,7 +48,7 @@ class Row:
     """
 
     model: str
-    mode: Mode
+    mode: str
     calibrates: bool
     measured_s: float
     predicted_s: float
@@ -77,11 +77,15 @@ def others() -> list[Twin]:
     sentences, whole = partial(words, labels=False), {**VOCABULARY, **BLOCKS, "max_position_embeddings": 16}
     distil = {"dim": 16, "n_layers": 4, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 16}
     return [
-        of_transformers("distilbert", "DistilBertForSequenceClassification", sentences, vocab_size=100, **distil),
+        of_transformers(
+            "distilbert", "DistilBertForSequenceClassification", sentences, vocab_size=100, **distil
+        ),
         of_transformers("gpt-neox", "GPTNeoXForCausalLM", words, **whole),
         of_transformers("qwen2", "Qwen2ForCausalLM", words, **SENTENCES, num_key_value_heads=1),
         of_transformers("dinov2", "Dinov2ForImageClassification", partial(pictures, 8), **PICTURES),
-        of_transformers("albert", "AlbertForSequenceClassification", sentences, **SENTENCES, embedding_size=16),
+        of_transformers(
+            "albert", "AlbertForSequenceClassification", sentences, **SENTENCES, embedding_size=16
+        ),
         of_transformers("phi", "PhiForCausalLM", words, **SENTENCES),
     ]
 
@@ -103,7 +107,8 @@ def witnessed(*, quick: bool = False) -> tuple[HostCosts, list[Row], float]:
     names = {twin.name for twin in known}
     costs = fitted([step for way, step in steps if way.name in names], HostCosts.usual())
     rows = [
-        Row(way.name, way.mode, way.name in names, step.taken_s, step.predicted_s(costs)) for way, step in steps
+        Row(way.name, way.mode, way.name in names, step.taken_s, step.predicted_s(costs))
+        for way, step in steps
     ]
     return costs, rows, loop_s
 
@@ -117,8 +122,9 @@ def table(rows: Sequence[Row], loop_s: float) -> Table:
     """
     near, far = (sum([abs(row.ratio - 1) <= aim for row in rows]) for aim in AIMS)
     title = (
-        f"Host time of a step, predicted over measured, and milliseconds measured: {near} of {len(rows)} rows "
-        f"within {AIMS[0]:.0%}, {far} within {AIMS[1]:.0%}; an empty loop of {LOOP:,} takes {loop_s * 1e3:.2f} ms"
+        "Host time of a step, predicted over measured, and milliseconds measured: "
+        f"{near} of {len(rows)} rows within {AIMS[0]:.0%}, {far} within {AIMS[1]:.0%}; "
+        f"an empty loop of {LOOP:,} takes {loop_s * 1e3:.2f} ms"
     )
     shown = table_of(title, ("model", "it"), MODES)
     for name in dict.fromkeys([row.model for row in rows]):

@@ -5,11 +5,11 @@ guess: each cost's relative distance from it counts as a small error, too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import get_args
 
-import numpy as np
+import torch
 
 from baechi.records.device import HostCosts, HostWork
 
@@ -47,32 +47,32 @@ def fitted(steps: Sequence[Step], guess: HostCosts) -> HostCosts:
         guess: where to stay near, all of it as much faster or slower as the middle step; 0 stays 0.
     """
     speed = median([step.taken_s / step.predicted_s(guess) for step in steps])
-    guess = replace(guess, **{name: speed * seconds for name, seconds in guess.by_work(unit="_s").items()})
+    guess = guess.with_seconds({what: speed * seconds for what, seconds in guess.by_work().items()})
     known = [what for what in _WORK if guess.seconds(what) and any(step.counts.get(what) for step in steps)]
-    first_s = np.array([guess.seconds(what) for what in known])
-    errors = np.array(
-        [[step.counts.get(what, 0) / step.taken_s for what in known] for step in steps]
-    ) * first_s  # a cost counts in units of its first guess
-    left_s = np.array([_without(step, known).predicted_s(guess) / step.taken_s for step in steps])
-    pull = _PULL * np.eye(len(known))
-    rows = np.concatenate([errors, pull])
-    wanted = np.concatenate([1 - left_s, np.diag(pull)])
-    found = dict(zip(known, _non_negative(rows, wanted) * first_s, strict=True))
-    return replace(guess, **{f"{what}_s": float(seconds) for what, seconds in found.items()})
+    left_s = [_without(step, known).predicted_s(guess) / step.taken_s for step in steps]
+    # a cost counts in units of its first guess
+    errors = [
+        [step.counts.get(what, 0) * guess.seconds(what) / step.taken_s for what in known] for step in steps
+    ]
+    pull = _PULL * torch.eye(len(known), dtype=torch.float64)
+    rows = torch.cat([torch.tensor(errors, dtype=torch.float64), pull])
+    wanted = torch.cat([1 - torch.tensor(left_s, dtype=torch.float64), pull.diagonal()])
+    times = _non_negative(rows, wanted).tolist()
+    return guess.with_seconds({what: guess.seconds(what) * n for what, n in zip(known, times, strict=True)})
 
 
 def _without(step: Step, known: Sequence[HostWork]) -> Step:
     return Step(step.taken_s, {what: times for what, times in step.counts.items() if what not in known})
 
 
-def _non_negative(rows: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", wanted: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _non_negative(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Least squares without negative values: the most negative ones become 0, one after the other."""
     kept = list(range(rows.shape[1]))
     while True:
-        found = np.linalg.lstsq(rows[:, kept], wanted, rcond=None)[0]
-        if not len(kept) or found.min() >= 0:
+        found = torch.linalg.lstsq(rows[:, kept], wanted.unsqueeze(1)).solution.squeeze(1)
+        if found.min() >= 0:
             break
         kept.pop(int(found.argmin()))
-    result = np.zeros(rows.shape[1])
+    result = torch.zeros(rows.shape[1], dtype=torch.float64)
     result[kept] = found
     return result

@@ -105,8 +105,8 @@ def with_torch_measured(costs: HostCosts, *, rounds: int) -> HostCosts:
     steps, _ = timed(ways, rounds, Cluster.virtual(1))
     guess = HostCosts.usual()
     found = fitted([step for _, step in steps], guess)
-    measured: dict[str, Any] = {f"{what}_s": found.seconds(what) for what in TORCH_WORK}
-    return replace(costs, **measured, measured_on=here())
+    measured = costs.with_seconds({what: found.seconds(what) for what in TORCH_WORK})
+    return replace(measured, measured_on=here())
 
 
 def here() -> str:
@@ -138,7 +138,7 @@ def train(twin: Twin, model: Any, inputs: Any, optimizer: torch.optim.Optimizer)
         optimizer: of its weights.
     """
     optimizer.zero_grad()
-    twin.loss(model, inputs).backward()  # type: ignore[no-untyped-call]
+    twin.loss(model, inputs).backward()
     optimizer.step()
 
 

@@ -230,8 +230,8 @@ class HostCosts:
 
     def __post_init__(self) -> None:
         faults = [
-            f"{name} is {seconds}, not a finite number of at least 0"
-            for name, seconds in self.by_work(unit="_s").items()
+            f"{what}_s is {seconds}, not a finite number of at least 0"
+            for what, seconds in self.by_work().items()
             if not 0 <= seconds < float("inf")
         ]
         if faults:
@@ -288,17 +288,22 @@ class HostCosts:
         taken_s: float = getattr(self, f"{what}_s")
         return taken_s
 
-    def by_work(self, unit: str = "") -> dict[str, float]:
-        """Seconds by work.
-
-        Args:
-            unit: what the names end in, such as `"_s"`.
-        """
-        return {f"{what}{unit}": self.seconds(what) for what in get_args(HostWork)}
+    def by_work(self) -> dict[HostWork, float]:
+        """Seconds by work."""
+        return {what: self.seconds(what) for what in get_args(HostWork)}
 
     def of_runtime(self) -> "HostCosts":
         """The same, without what torch itself takes."""
-        return replace(self, **{f"{what}_s": 0.0 for what in TORCH_WORK})
+        return self.with_seconds(dict.fromkeys(TORCH_WORK, 0.0))
+
+    def with_seconds(self, by_work: Mapping[HostWork, float]) -> "HostCosts":
+        """The same, with other seconds for some work.
+
+        Args:
+            by_work: what that takes.
+        """
+        given: dict[str, Any] = {f"{what}_s": seconds for what, seconds in by_work.items()}
+        return replace(self, **given)
 
 
 def excess_over(devices: Iterable[Device], peak_bytes: Mapping[str, int]) -> dict[str, int]:

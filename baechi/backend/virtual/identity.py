@@ -64,7 +64,12 @@ class Identity:
         for method in TENSOR_METHODS:
             method.put(_method(method.name, getattr(self, f"_{method.name}")))
         STORAGE_CLONE.put(_clone)
-        MODULE_CALL.put(self._taking(MODULE_CALL.now(), lambda called: self._emulator.take("module_call" if called._modules else "leaf_call")))
+        MODULE_CALL.put(
+            self._taking(
+                MODULE_CALL.now(),
+                lambda called: self._emulator.take("module_call" if called._modules else "leaf_call"),
+            )
+        )
         for zero in ZERO_GRAD:
             zero.put(self._taking(zero.now(), self._zeroed))
         THREAD_RUN.put(_watched_run)
@@ -184,7 +189,11 @@ class Identity:
         return called
 
     def _zeroed(self, owner: Any) -> None:
-        groups = [owner.parameters()] if isinstance(owner, nn.Module) else [g["params"] for g in owner.param_groups]
+        groups = (
+            [owner.parameters()]
+            if isinstance(owner, nn.Module)
+            else [g["params"] for g in owner.param_groups]
+        )
         self._emulator.take("zeroed_tensor", sum([1 for group in groups for _ in group]))
 
     def _adopt_state(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

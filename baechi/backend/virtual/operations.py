@@ -56,17 +56,22 @@ class Operations:
             facts: what is known of it.
             args: its positional arguments.
         """
-        emulator = self._emulator
+        emulator, given = self._emulator, flat(args)
+        device = None
         if emulator.thread.in_backward:
+            marks = [mark_of(tensor) for tensor in given]
+            device = next(
+                (self._index[m.place] for m in marks if m is not None and m.place in self._index), None
+            )
             if emulator.thread.enters_node():
-                emulator.take("node")
-        elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in flat(args)):
+                emulator.take("node", device=device)
+        elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
             emulator.take("recorded")
         if facts.rule.lists:
-            emulator.take("list")
-            emulator.take("list_tensor", len(flat(args[:1])))
+            emulator.take("list", device=device)
+            emulator.take("list_tensor", len(flat(args[:1])), device)
         else:
-            emulator.take(host_work_of(func, facts))
+            emulator.take(host_work_of(func, facts), device=device)
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation that is not a view.

@@ -20,7 +20,7 @@ import torch
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
-from baechi.backend.virtual.machine.issuing import Thread
+from baechi.backend.virtual.machine.issuing import Thread, Worked
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
@@ -60,8 +60,7 @@ class Emulator:
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
         self.charged: Counter[HostWork] = Counter()
-        self._issuers: list[Thread] = []
-        self._ended_s = 0.0
+        self._worked = Worked()
         self._first = self.enter_thread(Host())
         books = cluster.devices, self._compute, self._clock, self._issuer
         self._notes = None if shapes is None else MemoryNotes(cluster.devices)
@@ -83,25 +82,20 @@ class Emulator:
         Args:
             host: its clock as it starts.
         """
-        own = self._threads.own = Thread(host)
-        self._issuers.append(own)
+        own = self._threads.own = Thread(host, self._worked)
         return own
 
-    @property
-    def worked_s(self) -> float:
-        """For how long the host's threads have worked for steps since the emulation began."""
-        return self._ended_s + sum([thread.worked_s for thread in self._issuers])
-
-    def take(self, what: HostWork, times: int = 1) -> None:
+    def take(self, what: HostWork, times: int = 1, device: int | None = None) -> None:
         """Charge the calling thread with what torch does there.
 
         Args:
             what: the work; see `HostCosts`.
             times: how often.
+            device: whose thread does it in backward; None for that of the next kernel.
         """
         self.charged[what] += times
         if self.cluster.host is not None:
-            self.thread.take(times * self.cluster.host.seconds(what))
+            self.thread.take(times * self.cluster.host.seconds(what), device)
 
     def spend(self, what: HostWork, device: int, times: int = 1) -> None:
         """Charge the calling thread with the runtime's own work.
@@ -295,9 +289,11 @@ class Emulator:
     def step(self) -> Iterator[StepRecord]:
         """A model is called: what runs from now on, until the next call, is noted in a new record."""
         self.raise_fault()
-        self._record.peak_bytes = self.allocator.peak_bytes
+        start_s = self._issuer(self.index_of_host).now_s  # which takes in a backward that ended
+        self._finish_record()
         self.allocator.restart_peaks()
-        self._record = self._record.next(self._issuer(self.index_of_host).now_s)
+        self._record = self._record.next(start_s)
+        self._worked.seconds = 0.0
         thread = self.thread
         thread.depth += 1
         try:
@@ -315,11 +311,15 @@ class Emulator:
         self.synchronize()
         record = record or self._record
         if record is self._record:
-            record.peak_bytes = self.allocator.peak_bytes
+            self._finish_record()
         timeline = record.timeline(by_operator=by_operator)
         if self._notes is None or record is not self._record:
             return timeline
         return self._notes.added_to(timeline, record.start_s)
+
+    def _finish_record(self) -> None:
+        self._record.peak_bytes = self.allocator.peak_bytes
+        self._record.host_s = self._worked.seconds
 
     def close(self) -> None:
         """The emulation is over: what was measured of it can still be read."""

@@ -47,19 +47,24 @@ class _Backward:
         yield from [host for host in (self.again, self.left) if host is not None]
 
 
+@dataclass(slots=True)
+class Worked:
+    """For how long the host has worked for steps. Of backward's threads, which work at once, the busiest."""
+
+    seconds: float = 0.0
+
+
 class Thread:
     """A thread that issues work.
 
     Args:
         host: its clock, as it starts.
-
-    Attributes:
-        worked_s: for how long it has worked for steps; backward's threads work beside each other.
+        worked: by all threads together.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, worked: Worked | None = None) -> None:
         self.host = host
-        self.worked_s = 0.0
+        self._worked = worked or Worked()
         self.layer = ""
         self.depth = 0
         self.suspended = 0
@@ -112,19 +117,22 @@ class Thread:
         """
         host.work(taken_s)
         if self.depth and host is self.host:
-            self.worked_s += taken_s
+            self._worked.seconds += taken_s
 
-    def take(self, taken_s: float) -> None:
+    def take(self, taken_s: float, device: int | None = None) -> None:
         """Do what torch does before the next kernel.
 
         Args:
             taken_s: how long it takes.
+            device: for which device; None if it is not known, of what lies nowhere yet.
         """
         backward = self._innermost()
         if backward is None:
             self.work(self.host, taken_s)
         elif backward.again is not None:
             backward.again.work(taken_s)
+        elif device is not None:
+            self.issuer(device, works=True).work(taken_s)
         else:
             backward.owed_s += taken_s
 
@@ -238,7 +246,7 @@ class Thread:
             if self._backwards:
                 outer.worked_s += worked_s
             else:
-                self.worked_s += worked_s
+                self._worked.seconds += worked_s
             for host in ended.all():
                 outer.now_s = max(outer.now_s, host.now_s)
                 outer.learn(host.seen)
