@@ -7,7 +7,7 @@ the host by `HostCosts.usual`. Forward and backward, without the optimizer's ste
     even split      layers in the code's order, divided evenly by memory (the m-topo placer)
     code's order    the placement of `auto`, launched as the code reaches layers
     reordered       the same, launched in the plan's order
-    microbatches    the placement of `auto` for four microbatches
+    microbatches    the placement of `auto` for four microbatches, or one for each row
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -136,9 +136,11 @@ def bounds(*, quick: bool = False) -> Iterator[Row]:
 
 def _ran(model: nn.Module, inputs: Any, graph: LayerGraph, cluster: Cluster, way: str) -> Timeline:
     if way == "microbatches":
-        graph = profile(model, inputs, cluster=cluster, training=True, source="estimate", microbatches=_PARTS)
-        pipeline = place(graph, cluster, microbatches=_PARTS, effort=0)
-        return dry_run(model, inputs, pipeline)
+        given = inputs.values() if isinstance(inputs, dict) else inputs
+        number = min([_PARTS, *[len(value) for value in given if isinstance(value, torch.Tensor)]])
+        asked: dict[str, Any] = {"training": True, "source": "estimate", "microbatches": number}
+        graph = profile(model, inputs, cluster=cluster, **asked)
+        return dry_run(model, inputs, place(graph, cluster, microbatches=number, effort=0))
     if way == "one device":
         roomy = replace(cluster.devices[0], memory_bytes=2**50)
         return dry_run(model, inputs, place(graph, replace(cluster, devices=(roomy,)), "single"))

@@ -1,9 +1,9 @@
 """Whether the host's time is predicted: whole steps on this machine beside what `HostCosts` says of them.
 
 Tiny twins of twelve models, each in five ways, on emulated devices outside of `with cluster:`: processor
-time, so it is Python, autograd and the runtime. (What a driver takes to launch is not in it.) Six of the models
-calibrate the costs; the other six have no say in them. All ways take turns, and an empty loop with them, so
-that other work on the machine hits all alike; the fastest turns count.
+time, so it is Python, autograd and the runtime, without what a driver takes to launch. Six of the models
+calibrate the costs; the other six have no say in them. All ways take turns, and an empty loop with them,
+so that other work on the machine hits all alike; the fastest turns count.
 """
 
 from collections.abc import Sequence
