@@ -242,12 +242,13 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """
 
     @abstractmethod
-    def spend(self, what: HostWork, place: str) -> None:
+    def spend(self, what: HostWork, place: str, times: int = 1) -> None:
         """Charge the calling thread's clock with the runtime's own work, where clocks are logical.
 
         Args:
             what: the work; see `HostCosts`.
             place: the device that it is for, whose thread does it in backward.
+            times: how often.
         """
 
     # --- steps

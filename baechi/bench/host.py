@@ -126,9 +126,9 @@ def table(costs: HostCosts, beside: Beside, devices: str) -> Table:
         f"What the runtime takes of the host ({devices}), microseconds; a bare pair: {pair_s * 1e6:.1f}{also}"
     )
     shown = table_of(title, ("each",), ("here", "in bare pairs", "times the hooks", "as shipped"))
-    usual = asdict(HostCosts.usual())
-    for name, seconds in asdict(costs).items():
-        what = name.removesuffix("_s").replace("_", " ")
+    usual = HostCosts.usual().by_work()
+    for name, seconds in costs.by_work().items():
+        what = name.replace("_", " ")
         here, pairs = f"{seconds * 1e6:.1f}", f"{seconds / pair_s:.1f}"
         times = "" if hook_s is None else f"{seconds / hook_s:.1f}"
         shown.add_row(what, here, pairs, times, f"{usual[name] * 1e6:.1f}")

@@ -9,12 +9,14 @@ from baechi.bench.figures import Figures
 BENCHES = {
     "ablation": "what each term of the simulator's model is worth, beside dry runs",
     "batches": "the largest batch that trains, by placer and by accelerate's map",
+    "bounds": "what bounds steps of large models, the host charged",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what the runtime takes of the host for each thing it does",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",
+    "witness": "whether the host's time of whole steps is what is predicted",
     "truth": "whether predicted steps and peaks are those of an emulated run",
 }
 

@@ -1,14 +1,16 @@
 """A cluster of this machine's accelerators: what the driver says of them, and what was measured, once."""
 
 import logging
+from dataclasses import replace
 
 from baechi.backend import unwatched
 from baechi.backend.real.discover import discover
 from baechi.backend.real.driver import DRIVER
 from baechi.backend.real.link_cache import keep, with_kept
 from baechi.measure.copies import links
+from baechi.measure.in_turn import with_torch_measured
 from baechi.records.cluster import Cluster
-from baechi.records.device import RESERVE, Reserve
+from baechi.records.device import RESERVE, HostCosts, Reserve
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ def discovered(
         return cluster
     with unwatched():
         measured = links(cluster, sizes=_SIZES, rounds=_ROUNDS)
+        host = with_torch_measured(HostCosts.usual(), rounds=_ROUNDS)
+    # a launch was measured from Python: what torch takes of it is charged for each operator
+    measured = replace(measured, host=host, launch_s=max(0.0, measured.launch_s - host.operator_s))
     DRIVER.empty_cache()
     try:
         keep(measured)

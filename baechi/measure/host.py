@@ -13,7 +13,7 @@ machine does not count.
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from statistics import median
@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from baechi.backend import backend_of, unwatched
+from baechi.measure.in_turn import with_torch_measured
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
@@ -39,7 +40,10 @@ _WARM_UP = 3  # the first rounds fill caches
 
 
 def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = None) -> HostCosts:
-    """Measure what the runtime takes of the host for each thing that it does.
+    """Measure what torch and the runtime take of the host for each thing that they do.
+
+    Of the runtime what a chain of layers shows; the rest is as usual (`HostCosts.usual`). `baechi bench
+    witness` fits all of it to whole steps of models.
 
     Args:
         rounds: how often each way runs; medians count.
@@ -60,7 +64,8 @@ def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = No
     if len(devices) < 2:
         raise ValueError(f"{devices.names}: a transfer takes two devices: give a cluster of at least two")
     with unwatched():
-        return _costs(_medians(_ways(layers, devices), rounds), layers)
+        own = _costs(_medians(_ways(layers, devices), rounds), layers)
+        return with_torch_measured(own, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -266,7 +271,8 @@ def _costs(seconds: dict[str, float], layers: int) -> HostCosts:
     node_s = each("zigzag, training, backward", "chain, training, backward", 2 * transfers)
     sent_s = _PARTS * transfers * (transfer_s + node_s)
     task_s = each("tasks, zigzag", "tasks, chain", 2 * _PARTS * transfers, sent_s)
-    return HostCosts(
+    return replace(
+        HostCosts.usual(),
         layer_call_s=each("chain", "plain", layers - 2, step_s),
         functional_op_s=each("ops", "plain, ops", layers, step_s),
         waiting_layer_s=each("waiting", "pair", layers // 2),

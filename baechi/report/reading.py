@@ -15,6 +15,7 @@ from baechi.cost.own_work import OwnWork
 from baechi.records.device import Device
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.report import host_share
 from baechi.report.critical import Stretch, critical_path
 from baechi.report.dependencies import dependencies_bound_s, dependencies_s, without_host_waits_s
 from baechi.units import format_bytes, format_seconds, format_share
@@ -129,6 +130,8 @@ def _sums(plan: Plan, timeline: Timeline, path: Sequence[Stretch]) -> _Path:
 def _bound(sums: _Path) -> Bound:
     if sums.total_s == 0:
         return "nothing"
+    if host_share.bounds(sums.timeline, sums.plan.devices_used):
+        return "host"
     if sums.transfer_s > max(sums.compute_s, sums.host_s):
         return "transfer"
     if sums.host_s > sums.compute_s:
@@ -162,6 +165,12 @@ def _transfer(sums: _Path, where: str) -> tuple[str, str]:
 
 def _host(sums: _Path, where: str) -> tuple[str, str]:
     del where
+    if host_share.worked_s(sums.timeline):
+        worked = host_share.share(sums.timeline, sums.plan.devices_used)
+        return (
+            f"The step is bound by the host, which works for {worked}.",
+            f"Faster with {host_share.LIFTED}.",
+        )
     why = (
         f"The step is bound by the host: for {sums.share(sums.host_s)} of its critical path "
         f"devices wait for kernels to be issued{_own_share(sums)}."

@@ -9,6 +9,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.report import host_share
 from baechi.report.fewer_devices import on_one_device, short_bytes
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.pipeline.unsplit import verdict
@@ -34,7 +35,7 @@ def summary(record: Plan | Pipeline) -> str:
         return _pipeline_summary(record)
     step = f"step {format_seconds(record.timeline.makespan_s)}{_against_one(record)}"
     parts = [step, *_fullest(record, record.timeline), *([_again(record)] if record.recompute else [])]
-    return f"{_model(record.graph)} on {_where(record)}: {', '.join(parts)}"
+    return f"{_model(record.graph)} on {_where(record)}: {', '.join(parts)}{_by_the_host(record)}"
 
 
 def _pipeline_summary(pipeline: Pipeline) -> str:
@@ -45,8 +46,17 @@ def _pipeline_summary(pipeline: Pipeline) -> str:
     parts = [step, *fullest, *([_again(plan)] if plan.recompute else [])]
     number = f"{count} microbatch{'es' * (count != 1)}, {pipeline.rule}"
     told = verdict(PipelineFacts(pipeline)).rstrip(".")
-    line = f"{_model(plan.graph)} on {_where(plan)} in {number}: {', '.join(parts)}"
+    line = f"{_model(plan.graph)} on {_where(plan)} in {number}: {', '.join(parts)}{_by_the_host(pipeline)}"
     return f"{line}; {told}" if told else line
+
+
+def _by_the_host(record: Plan | Pipeline) -> str:
+    """That the host bounds the step, with its share and what would lift it; empty if it does not."""
+    plan = record if isinstance(record, Plan) else record.plan
+    timeline, used = record.timeline, plan.devices_used
+    if not host_share.bounds(timeline, used):
+        return ""
+    return f"; the host is the limit: {host_share.share(timeline, used)} ({host_share.LIFTED} would help)"
 
 
 def describe(record: AbstractRecord) -> str:

@@ -11,6 +11,7 @@ from math import floor
 
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.report import host_share
 from baechi.report.critical import Stretch
 from baechi.report.fewer_devices import OneDevice, short_bytes
 from baechi.report.folding import module_of, prefixes
@@ -144,6 +145,9 @@ def _limit(judged: Judged) -> str:
     if reading.bound == "transfer":
         share = _of_path(reading, reading.transfer_s)
         return f"the link {reading.where} is the limit (transfers are {share}): less over it adds speed"
+    if reading.bound == "host" and host_share.worked_s(timeline):
+        worked = host_share.share(timeline, plan.devices_used)
+        return f"the host is the limit ({worked}): {host_share.LIFTED} add speed"
     if reading.bound == "host":
         share = _of_path(reading, reading.host_s)
         return f"the host is the limit (devices wait for it for {share}): fewer, larger kernels add speed"

@@ -200,6 +200,7 @@ def _in_full(
         if name not in runtime.writes_given:
             step.may_write_anything(device)
     backend.spend("layer_call", device)
+    backend.spend("full_call", device)
     with backend.at(device, call) as note, reach:
         result = own(*args, **kwargs)
         if note is not None:

@@ -193,6 +193,7 @@ class Runtime:
         glue = GlueMode(step)
         try:
             with self.backend.step() as self.measure:
+                self.backend.spend("step", self.backend.host)
                 self._thread.glue = glue
                 step.schedule = schedule = self.schedule(glue)
                 step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])

@@ -1,6 +1,6 @@
 """What the runtime takes of the host is measured on small models."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -12,7 +12,7 @@ from baechi.records import Cluster, HostCosts
 def test_host() -> None:
     """Everything takes some time, and what must be foreseen takes longer than a plain call."""
     costs = host(rounds=3, layers=20)
-    assert all(0 <= seconds < 0.1 for seconds in asdict(costs).values())
+    assert all(0 <= seconds < 0.1 for seconds in costs.by_work().values())
     assert costs.waiting_layer_s > costs.layer_call_s and costs.waiting_layer_threads_s > costs.layer_call_s
     assert costs.gradient_transfer_s > costs.layer_call_s
     assert costs.task_s > costs.layer_call_s and costs.weights_s > costs.layer_call_s
@@ -36,7 +36,7 @@ def test_two_chains_are_reached_in_turn() -> None:
 
 def test_shipped() -> None:
     """All shipped costs are above nothing."""
-    assert all(seconds > 0 for seconds in asdict(HostCosts.usual()).values())
+    assert all(seconds > 0 for seconds in HostCosts.usual().by_work().values())
 
 
 @pytest.mark.parametrize(("rounds", "layers"), [(0, 20), (1, 3), (1, 7)])

@@ -5,8 +5,10 @@ from typing import Any
 
 from place.graphs import FREE, branches, chain, cluster_of, graph_of
 
-from baechi.records import HostCosts, Link, Plan
+from baechi.records import HostCosts, Link, Plan, Timeline
+from baechi.records.timeline import Span
 from baechi.report.reading import Reading, read
+from baechi.report.summary import summary
 
 
 def reading(plan: Plan) -> Reading:
@@ -86,6 +88,21 @@ def test_the_runtimes_share() -> None:
     cluster = replace(cluster_of(9, 9, link=FREE, launch_s=1), host=costs)
     found = reading(Plan(graph, cluster, everywhere(graph, c="d1")))
     assert found.bound == "host" and "the runtime itself takes the host up to 7.00 s" in found.why
+
+
+def test_the_hosts_share() -> None:
+    """Where a run counted the host's work, the reading, the verdict and the line of `distribute` say it."""
+    graph = chain(3)
+    plan = Plan(graph, cluster_of(99, 99), everywhere(graph, l2="d1"))
+    spans = (Span("compute", "l0", "d0", 0.0, 10e-3), Span("compute", "l2", "d1", 20e-3, 34e-3))
+    for host_us, told in ((31_000, True), (20_000, False)):
+        ran = Timeline(spans, 34e-3, {"d0": 9, "d1": 9}, {"host_us": host_us}, source="dry run")
+        known = replace(plan, dry=ran)
+        assert ("; the host is the limit: 31.00 ms of 34.00 ms; devices idle 65 %" in summary(known)) == told
+        if told:
+            found = read(known, ran)
+            assert found.bound == "host" and "works for 31.00 ms of 34.00 ms" in found.why
+            assert "a larger batch" in found.change
 
 
 def test_nothing() -> None:

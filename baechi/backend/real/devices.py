@@ -207,7 +207,7 @@ class TorchDevices(AbstractBackend):
     def copy_s(self, tensor: torch.Tensor, place: str) -> float:
         return self._copies.seconds(tensor, (self.place_of(tensor), place))
 
-    def spend(self, what: HostWork, place: str) -> None:
+    def spend(self, what: HostWork, place: str, times: int = 1) -> None:
         """Their clocks are real."""
 
     def wait_on_host(self, event: Any, place: str) -> None:

@@ -19,7 +19,7 @@ from baechi.records.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
-_FORM = "latency without the host's call"
+_FORM = "latency without the host's call, torch's part of the host"
 """What is kept; files of another form are not found."""
 
 
@@ -80,4 +80,4 @@ def with_kept(cluster: Cluster, driver: Driver = DRIVER) -> Cluster | None:
         logger.warning("what was measured of these devices is not read: %s", error)
         return None
     logger.info("links as measured before: %s", path)
-    return replace(cluster, links={**cluster.links, **kept.links}, launch_s=kept.launch_s)
+    return replace(cluster, links={**cluster.links, **kept.links}, launch_s=kept.launch_s, host=kept.host)

@@ -185,12 +185,10 @@ class VirtualDevices(AbstractBackend):
         self.copy(tensor, place, streams)
         return self.idle_s() - begun_s - launch_s
 
-    def spend(self, what: HostWork, place: str) -> None:
+    def spend(self, what: HostWork, place: str, times: int = 1) -> None:
         emulator = current.at_work()
-        if emulator is not None and emulator.cluster.host is not None:
-            device = emulator.index.get(place, len(emulator.index))
-            taken_s = emulator.cluster.host.seconds(what)
-            emulator.thread.spend(taken_s, device, computing=what == "functional_op")
+        if emulator is not None:
+            emulator.spend(what, emulator.index.get(place, emulator.index_of_host), times)
 
     def wait_on_host(self, event: Event | None, place: str) -> None:
         emulator = self._emulator(place)
@@ -257,7 +255,7 @@ class VirtualDevices(AbstractBackend):
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
         emulator = current.at_work()
-        if emulator is None or layer is None or not (layer or emulator.cluster.host):
+        if emulator is None or layer is None:
             return _NOTHING
         return InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
 

@@ -11,6 +11,7 @@ lists over several devices             runs on each of them (optimizers hand ove
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from baechi.backend.virtual.machine.streams import Event, Stream
 from baechi.backend.virtual.operations import Operations
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
+from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
 from baechi.torchlib.fakes.kernels import ShapeKernels
@@ -126,6 +128,11 @@ class Emulation(UntracedDispatchMode):
         """What each device holds now."""
         return self.emulator.allocator.live_bytes
 
+    @property
+    def charged(self) -> Counter[HostWork]:
+        """What the host did, and how often, since the emulation began."""
+        return self.emulator.charged
+
     def synchronize(self) -> None:
         """Let the host wait for all devices."""
         self.emulator.synchronize()
@@ -196,6 +203,7 @@ class Emulation(UntracedDispatchMode):
         if emulator.allocator.fault is not None:
             emulator.raise_fault()
         facts = facts_of(func)
+        self._operations.take(func, facts, args)
         if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has decomposed it already
             return self._decomposed(func, args, kwargs or {})
         if facts.aliases:  # a view is where its base is

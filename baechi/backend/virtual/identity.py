@@ -7,11 +7,13 @@ us. So these few are replaced while a cluster is emulated. (A function mode coul
 torch's fused kernels round differently where one is on.)
 """
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
@@ -26,14 +28,18 @@ from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import DeviceContext, function_modes, without_dispatch_modes
 from baechi.torchlib.private.patches import (
     FACTORIES,
+    MODULE_CALL,
     STORAGE_CLONE,
     TENSOR_DEVICE,
     TENSOR_METHODS,
     THREAD_RUN,
+    ZERO_GRAD,
 )
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.split_tensors.tensor import pieces_beside
 from baechi.torchlib.tensors.storage import mark_of
+
+_CALLS = (MODULE_CALL, *ZERO_GRAD)
 
 
 class Identity:
@@ -58,6 +64,14 @@ class Identity:
         for method in TENSOR_METHODS:
             method.put(_method(method.name, getattr(self, f"_{method.name}")))
         STORAGE_CLONE.put(_clone)
+        MODULE_CALL.put(
+            self._taking(
+                MODULE_CALL.now(),
+                lambda called: self._emulator.take("module_call" if called._modules else "leaf_call"),
+            )
+        )
+        for zero in ZERO_GRAD:
+            zero.put(self._taking(zero.now(), self._zeroed))
         THREAD_RUN.put(_watched_run)
         self._optimizers = register_optimizer_step_pre_hook(self._adopt_state)
         for factory in FACTORIES:
@@ -65,7 +79,7 @@ class Identity:
 
     def remove(self) -> None:
         """Put torch's own back."""
-        for place in (TENSOR_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
+        for place in (*_CALLS, TENSOR_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
             place.take_back()
         if self._optimizers is not None:
             self._optimizers.remove()
@@ -158,12 +172,38 @@ class Identity:
         kwargs.setdefault("dtype", tensor.dtype)
         return torch.tensor(data, **kwargs)
 
+    def _taking(self, function: Callable[..., Any], take: Callable[[Any], None]) -> Callable[..., Any]:
+        """A method of torch that takes time of the host, too, where this cluster is at work.
+
+        Args:
+            function: the method.
+            take: charges the host, given what the method is called of.
+        """
+
+        @functools.wraps(function)
+        def called(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if current.at_work() is self._emulator:
+                take(owner)
+            return function(owner, *args, **kwargs)
+
+        return called
+
+    def _zeroed(self, owner: Any) -> None:
+        groups = (
+            [owner.parameters()]
+            if isinstance(owner, nn.Module)
+            else [g["params"] for g in owner.param_groups]
+        )
+        self._emulator.take("zeroed_tensor", sum([1 for group in groups for _ in group]))
+
     def _adopt_state(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """State and gradients from before lie where their weights lie."""
         if current.at_work() is not self._emulator:
             return
         for group in optimizer.param_groups:
             for weight in group["params"]:
+                if weight.grad is not None:
+                    self._emulator.take("updated_tensor")
                 beside = state_beside(optimizer, weight)
                 beside += [weight.grad] if weight.grad is not None else []
                 for piece, others in pieces_beside(weight, beside):

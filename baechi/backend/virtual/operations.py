@@ -8,7 +8,7 @@ import torch
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.work import Due
-from baechi.backend.virtual.work_of import work_of
+from baechi.backend.virtual.work_of import host_work_of, work_of
 from baechi.torchlib.operators.facts import (
     Facts,
     flat,
@@ -47,6 +47,31 @@ class Operations:
         self._devices = emulator.cluster.devices
         self._place_of_device = place_of_device
         self._run_kernel = run_kernel
+
+    def take(self, func: Any, facts: Facts, args: Any) -> None:
+        """Charge the calling thread with what torch takes of the host for an operator.
+
+        Args:
+            func: the operator.
+            facts: what is known of it.
+            args: its positional arguments.
+        """
+        emulator, given = self._emulator, flat(args)
+        device = None
+        if emulator.thread.in_backward:
+            marks = [mark_of(tensor) for tensor in given]
+            device = next(
+                (self._index[m.place] for m in marks if m is not None and m.place in self._index), None
+            )
+            if emulator.thread.enters_node():
+                emulator.take("node", device=device)
+        elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+            emulator.take("recorded")
+        if facts.rule.lists:
+            emulator.take("list", device=device)
+            emulator.take("list_tensor", len(flat(args[:1])), device)
+        else:
+            emulator.take(host_work_of(func, facts), device=device)
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation that is not a view.

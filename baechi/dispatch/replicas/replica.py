@@ -130,6 +130,7 @@ class DeviceReplica(AbstractReplica):
         here = self.backend.torch_device(self.place)
         self._lent, self._lent_before = {}, self._lent  # what goes whole to each chunk travels once
         at = self.backend.at(self.place, "") if home is not None else nullcontext()
+        self.backend.spend("chunk", self.place, len(calls))
         for args, kwargs in calls:
             lent_args, lent_kwargs = map_tensors(lambda tensor: self._lend(tensor, launched), (args, kwargs))
             if here is not None:  # a model written for one device passes "its" device around

@@ -12,6 +12,7 @@ from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.report import host_share
 from baechi.report.fewer_devices import OneDevice
 from baechi.report.pipeline.one_device import on_one_device
 from baechi.units import format_bytes, format_seconds, format_share
@@ -108,8 +109,7 @@ class PipelineFacts:
     @property
     def host_share(self) -> float:
         """The part of the step in which the host works."""
-        host_s = self.timeline.counters.get("host_us", 0) / 1e6
-        return min(1.0, host_s / self.step_s) if self.step_s else 0.0
+        return min(1.0, host_share.worked_s(self.timeline) / self.step_s) if self.step_s else 0.0
 
     @property
     def bytes_in_flight(self) -> int:

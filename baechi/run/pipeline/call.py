@@ -198,6 +198,9 @@ class _Call:
         """
         with self._adding(), self._kept.own.open(), self._in_parts():
             try:
+                self._backend.spend("step", self._backend.host)
+                self._backend.spend("waiting_gradient", self._backend.host, len(self._waiting.weights))
+                self._backend.spend("microbatch", self._backend.host, len(self._lanes))
                 for lane, code in zip(self._lanes, self._codes, strict=True):
                     lane.start(code)
                 self._executor.run(self._tasks_now(), self._seed)

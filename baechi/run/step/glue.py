@@ -283,6 +283,7 @@ class GlueMode(RemovableMode):
         self, func: Any, name: str, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         self.step.full.append(name)
+        self.step.backend.spend("full_call", self.step.backend.host)
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, there, args, kwargs, given)

@@ -143,6 +143,12 @@ STORAGE_CLONE = _place(
 THREAD_RUN = _place(threading.Thread, "run", "watch threads that start while a cluster is emulated")
 """Python's own: dispatch modes belong to threads."""
 
+MODULE_CALL = _place(torch.nn.Module, "__call__", "charge an emulated host for calls of modules")
+ZERO_GRAD = tuple(
+    _place(owner, "zero_grad", "charge an emulated host for gradients that are dropped")
+    for owner in (torch.nn.Module, torch.optim.Optimizer)
+)
+
 PARALLEL_MAKE = _place(DistributedDataParallel, "__init__", "refuse emulated devices")
 PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devices")
 

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ SAMPLE = [case for case in [*HELD_IN, *OWN[::2], *OTHERS[::8]] if case.name not 
 def planned(
     model: nn.Module, inputs: Any, devices: int, placer: str, *, training: bool, memory: str = "64GiB"
 ) -> baechi.Plan:
-    cluster = baechi.Cluster.virtual(devices, memory=memory, like=KIND)
+    free = baechi.Cluster.virtual(devices, memory=memory, like=KIND)
+    cluster = replace(free, host=baechi.HostCosts.usual())
     graph = baechi.profile(model, inputs, cluster=cluster, training=training, source="estimate")
     return baechi.place(graph, cluster, placer)
 
@@ -54,6 +56,7 @@ def test_as_it_runs(case: Architecture, way: str) -> None:
     found = dry(case.build(), inputs, plan, way)
     assert found.makespan_s == pytest.approx(real.makespan_s, rel=1e-9)
     assert dict(found.peak_bytes) == dict(real.peak_bytes)
+    assert found.counters == real.counters  # the host's work among them
     assert found.source == "dry run" and real.source == "measured"
 
 

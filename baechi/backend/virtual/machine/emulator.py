@@ -10,6 +10,7 @@ VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
@@ -19,7 +20,7 @@ import torch
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
-from baechi.backend.virtual.machine.issuing import Thread
+from baechi.backend.virtual.machine.issuing import Thread, Worked
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
@@ -27,6 +28,7 @@ from baechi.backend.virtual.machine.threads import RunToken
 from baechi.backend.virtual.machine.work import Work
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
+from baechi.records.device import HostWork
 from baechi.records.timeline import Phase, Timeline
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.tensors.storage import mark_of
@@ -57,6 +59,8 @@ class Emulator:
         self._sides: WeakSet[Stream] = WeakSet()
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
+        self.charged: Counter[HostWork] = Counter()
+        self._worked = Worked()
         self._first = self.enter_thread(Host())
         books = cluster.devices, self._compute, self._clock, self._issuer
         self._notes = None if shapes is None else MemoryNotes(cluster.devices)
@@ -78,8 +82,33 @@ class Emulator:
         Args:
             host: its clock as it starts.
         """
-        own = self._threads.own = Thread(host)
+        own = self._threads.own = Thread(host, self._worked)
         return own
+
+    def take(self, what: HostWork, times: int = 1, device: int | None = None) -> None:
+        """Charge the calling thread with what torch does there.
+
+        Args:
+            what: the work; see `HostCosts`.
+            times: how often.
+            device: whose thread does it in backward; None for that of the next kernel.
+        """
+        self.charged[what] += times
+        if self.cluster.host is not None:
+            self.thread.take(times * self.cluster.host.seconds(what), device)
+
+    def spend(self, what: HostWork, device: int, times: int = 1) -> None:
+        """Charge the calling thread with the runtime's own work.
+
+        Args:
+            what: the work; see `HostCosts`.
+            device: whose thread does it in backward.
+            times: how often.
+        """
+        self.charged[what] += times
+        if self.cluster.host is not None:
+            taken_s = times * self.cluster.host.seconds(what)
+            self.thread.spend(taken_s, device, computing=what == "functional_op")
 
     def stream(self, device: int) -> Stream:
         """The stream on which the calling thread computes on a device."""
@@ -151,7 +180,7 @@ class Emulator:
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
-        host.now_s += self._launch_s + thread.pay()
+        thread.work(host, self._launch_s + thread.pay())
         access = Access(stream, stream.advance(host), what, layer)
         job = Job(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
         self._submit(job, host, (stream,), record)
@@ -187,7 +216,7 @@ class Emulator:
         if read is not None:
             layer = read.write.layer or layer
             host.now_s = max(host.now_s, read.issued_s) if phase == "backward" else host.now_s
-        host.now_s += self._launch_s
+        thread.work(host, self._launch_s)
         job = Job(source, target, size_bytes, what, layer, phase)
         tx, rx = streams
         if tx is not None and rx is not None:  # the copy occupies both streams: each waits for the other
@@ -260,9 +289,11 @@ class Emulator:
     def step(self) -> Iterator[StepRecord]:
         """A model is called: what runs from now on, until the next call, is noted in a new record."""
         self.raise_fault()
-        self._record.peak_bytes = self.allocator.peak_bytes
+        start_s = self._issuer(self.index_of_host).now_s  # which takes in a backward that ended
+        self._finish_record()
         self.allocator.restart_peaks()
-        self._record = self._record.next(self._issuer(self.index_of_host).now_s)
+        self._record = self._record.next(start_s)
+        self._worked.seconds = 0.0
         thread = self.thread
         thread.depth += 1
         try:
@@ -280,11 +311,15 @@ class Emulator:
         self.synchronize()
         record = record or self._record
         if record is self._record:
-            record.peak_bytes = self.allocator.peak_bytes
+            self._finish_record()
         timeline = record.timeline(by_operator=by_operator)
         if self._notes is None or record is not self._record:
             return timeline
         return self._notes.added_to(timeline, record.start_s)
+
+    def _finish_record(self) -> None:
+        self._record.peak_bytes = self.allocator.peak_bytes
+        self._record.host_s = self._worked.seconds
 
     def close(self) -> None:
         """The emulation is over: what was measured of it can still be read."""

@@ -36,6 +36,8 @@ class _Backward:
     job: int
     start: Host
     hosts: dict[int, Host] = field(default_factory=dict)
+    owed_s: float = 0.0  # what torch did here for the next kernel, on whatever device that runs
+    python_s: float = 0.0  # when the thread that runs Python is done with it: one does at a time
     again: Host | None = None  # of code that runs again in it, on whatever devices
     left: Host | None = None  # of such code that is over, until the thread that ran it goes on
 
@@ -45,15 +47,24 @@ class _Backward:
         yield from [host for host in (self.again, self.left) if host is not None]
 
 
+@dataclass(slots=True)
+class Worked:
+    """For how long the host has worked for steps. Of backward's threads, which work at once, the busiest."""
+
+    seconds: float = 0.0
+
+
 class Thread:
     """A thread that issues work.
 
     Args:
         host: its clock, as it starts.
+        worked: by all threads together.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, worked: Worked | None = None) -> None:
         self.host = host
+        self._worked = worked or Worked()
         self.layer = ""
         self.depth = 0
         self.suspended = 0
@@ -62,6 +73,7 @@ class Thread:
         self._log: Thread | None = None  # another thread that made the nodes whose backward runs here
         self._backwards: list[_Backward] = []
         self._task = FORWARD
+        self._node = FORWARD
         # by sequence number: autograd nodes made from there on belong to a layer of a step. The records
         # are weak references: a record is as large as its step, and the caller may have dropped it
         self._starts: deque[int] = deque(maxlen=_OWNERS_KEPT)
@@ -87,11 +99,49 @@ class Thread:
         host = backward.hosts.get(device)
         if host is None:
             host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
-        if works and backward.left is not None:
-            host.now_s = max(host.now_s, backward.left.now_s)
-            host.learn(backward.left.seen)
-            backward.left = None
+        if works:
+            if backward.left is not None:
+                host.now_s = max(host.now_s, backward.left.now_s)
+                host.learn(backward.left.seen)
+                backward.left = None
+            host.work(backward.owed_s)
+            backward.owed_s = 0.0
         return host
+
+    def work(self, host: Host, taken_s: float) -> None:
+        """Let a clock of this thread go on by what it does.
+
+        Args:
+            host: one that `issuer` returned.
+            taken_s: how long it takes.
+        """
+        host.work(taken_s)
+        if self.depth and host is self.host:
+            self._worked.seconds += taken_s
+
+    def take(self, taken_s: float, device: int | None = None) -> None:
+        """Do what torch does before the next kernel.
+
+        Args:
+            taken_s: how long it takes.
+            device: for which device; None if it is not known, of what lies nowhere yet.
+        """
+        backward = self._innermost()
+        if backward is None:
+            self.work(self.host, taken_s)
+        elif backward.again is not None:
+            backward.again.work(taken_s)
+        elif device is not None:
+            self.issuer(device, works=True).work(taken_s)
+        else:
+            backward.owed_s += taken_s
+
+    def enters_node(self) -> bool:
+        """Whether what runs now is the first operator of an autograd node, in backward."""
+        node: Any = current_autograd_node()
+        number = FORWARD if node is None else sequence_number(node)
+        before, self._node = self._node, number
+        return node is not None and (number >= LEAF_NUMBER or number != before)
 
     @contextmanager
     def running_again(self) -> Iterator[None]:
@@ -109,6 +159,7 @@ class Thread:
         try:
             yield
         finally:
+            backward.start.worked_s += backward.again.worked_s if backward.again is not None else 0.0
             backward.again, backward.left = None, backward.again
 
     def _innermost(self) -> _Backward | None:
@@ -128,8 +179,13 @@ class Thread:
         """
         if computing:
             self.owed_s = taken_s
-        else:
-            self.issuer(device).now_s += taken_s
+            return
+        host, backward = self.issuer(device), self._innermost()
+        if backward is not None and backward.again is None:
+            host.now_s = max(host.now_s, backward.python_s)
+        self.work(host, taken_s)
+        if backward is not None:
+            backward.python_s = host.now_s
 
     def pay(self) -> float:
         """What the next kernel takes of the host besides its issue, once."""
@@ -185,9 +241,16 @@ class Thread:
                 break  # ids grow: a larger one began inside this backward
             ended = self._backwards.pop()
             outer = self._backwards[-1].start if self._backwards else self.host
+            worked_s = ended.start.worked_s + ended.owed_s
+            worked_s += max([host.worked_s for host in ended.hosts.values()], default=0.0)
+            if self._backwards:
+                outer.worked_s += worked_s
+            else:
+                self._worked.seconds += worked_s
             for host in ended.all():
                 outer.now_s = max(outer.now_s, host.now_s)
                 outer.learn(host.seen)
+            outer.now_s += ended.owed_s
             for host in self._backwards[-1].all() if self._backwards else ():
                 host.now_s = max(host.now_s, outer.now_s)
                 host.learn(outer.seen)

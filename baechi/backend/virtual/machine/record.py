@@ -25,6 +25,7 @@ class StepRecord:
         self.start_s = start_s
         self.last = last or {}
         self.peak_bytes: Mapping[str, int] = {}
+        self.host_s = 0.0
         self.jobs: deque[Job] = deque(maxlen=_TASKS_KEPT)  # bounded: work outside steps would grow it
 
     def next(self, start_s: float) -> "StepRecord":
@@ -50,6 +51,7 @@ class StepRecord:
             "kernels": len(self.jobs) - len(sent),
             "transfers": len(sent),
             "transfer_bytes": sum([int(job.amount) for job in sent]),
+            "host_us": round(1e6 * self.host_s),
         }
         ran = [self._span(job, by_operator=by_operator) for job in self.jobs]
         before_s = {self.ends[device]: job.end_s - self.start_s for device, job in self.last.items()}

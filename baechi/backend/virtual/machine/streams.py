@@ -29,14 +29,23 @@ class Host:
     Args:
         now_s: its logical clock.
         seen: by stream, up to where it is known to be over.
+
+    Attributes:
+        worked_s: for how long it has worked, in a backward.
     """
 
-    __slots__ = ("now_s", "seen", "version")
+    __slots__ = ("now_s", "seen", "version", "worked_s")
 
     def __init__(self, now_s: float = 0.0, seen: Mapping[int, int] | None = None) -> None:
         self.now_s = now_s
         self.seen: Seen = dict(seen or {})
         self.version = 0
+        self.worked_s = 0.0
+
+    def work(self, taken_s: float) -> None:
+        """Do something that takes a while."""
+        self.now_s += taken_s
+        self.worked_s += taken_s
 
     def learn(self, seen: Mapping[int, int]) -> None:
         """Merge another vector clock into this one."""

@@ -35,6 +35,7 @@ class LaneGlue(GlueMode):
         self, func: Any, facts: FunctionFacts, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         step = self.step
+        step.backend.spend("lane_op", step.backend.host)
         given = list(tensors_in(args, kwargs))
         place, _ = self._place(func, facts.name, there, args, kwargs, given)
         if place is not None:

@@ -72,6 +72,7 @@ class LaneStep(Step):
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
         if self.inside is None:
+            self.backend.spend("lane_layer", self.backend.host)
             self._places.reached(call)
             self._sender.reached(call)
             given = list(tensors_in(args, kwargs))
@@ -178,6 +179,7 @@ class LaneStep(Step):
                 "took another path than when it was profiled. Give an example of each path (examples=[...])"
             )
         here = self.backend.place_of(tensor)
+        self.backend.spend("boundary", place)
         cut = self.parts.cut(tensor, maker, here, place)
         with torch.no_grad():
             data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
