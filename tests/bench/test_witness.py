@@ -1,4 +1,4 @@
-"""The witness of the host's time counts and times all ways; quickly, one round of two models of torch's own."""
+"""The witness of the host's time counts and times all ways; here one round of two models."""
 
 from baechi.bench.modes import MODES
 from baechi.bench.witness import others, table, witnessed
@@ -7,7 +7,8 @@ from baechi.bench.witness import others, table, witnessed
 def test_witness() -> None:
     """Each model in each mode takes some time and is predicted to; one of them calibrates."""
     costs, rows, loop_s = witnessed(quick=True)
-    assert [(row.model, row.mode) for row in rows] == [(m, mode) for m in ("mlp", "encoder") for mode in MODES]
+    models = ("mlp", "encoder")
+    assert [(row.model, row.mode) for row in rows] == [(name, mode) for name in models for mode in MODES]
     assert [row.calibrates for row in rows[:: len(MODES)]] == [True, False]
     assert all(row.measured_s > 0 and row.predicted_s > 0 for row in rows)
     assert costs.module_call_s > 0 and loop_s > 0

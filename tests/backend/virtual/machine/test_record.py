@@ -71,7 +71,8 @@ def test_a_step_adds_up(trained: tuple[Timeline, Timeline]) -> None:
     """The makespan is the forward and the backward window; what is around the model has no part in it."""
     for timeline in trained:
         assert timeline.makespan_s == (26.0 - 2.0) + (60.0 - 28.0)
-        assert timeline.counters == {"kernels": 10, "transfers": 3, "transfer_bytes": 24, "host_us": 8_000_000}
+        sent = {"transfers": 3, "transfer_bytes": 24}
+        assert timeline.counters == {"kernels": 10, **sent, "host_us": 8_000_000}
         assert timeline.busy_s("cpu:0") == 26.0
         assert timeline.busy_s("cpu:0>cpu:1", "transfer") == 2.0
 
