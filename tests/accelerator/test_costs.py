@@ -281,7 +281,7 @@ def test_a_cluster_is_measured_once(timed: Callable[..., ToyMachine], tmp_path: 
     assert not list(tmp_path.rglob("*.json"))
     timed(launch_s=7e-6, links=LINKS)
     assert_links(found := Cluster.discover())
-    assert found.launch_s == near(7e-6, rel=WITHIN)
+    assert found.launch_s == near(max(0.0, 7e-6 - found.host.operator_s), rel=WITHIN)  # less torch's part
     timed(launch_s=70e-6)
     for again in (Cluster.discover(), Cluster.discover(measure=False)):
         assert again.links == found.links and again.launch_s == found.launch_s

@@ -13,7 +13,7 @@ import baechi
 from baechi import FatalError, Rows
 from baechi.dispatch.merge.alone import Alone
 
-pytestmark = pytest.mark.default_cases(6)
+pytestmark = pytest.mark.default_cases(2)
 
 X = torch.randn(10, 8, generator=torch.Generator().manual_seed(0))
 Forward = Callable[..., Any]

@@ -7,7 +7,7 @@ from order.drives import Drive, random_launch_order, random_topological, some
 
 from baechi.order import LaunchOrder, Progress, waiting_layers
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 SEEDS, DRIVES = range(5), 2_000
 

@@ -22,7 +22,7 @@ from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
 from baechi.verbs.planning import place
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, 2]))

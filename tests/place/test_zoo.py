@@ -12,7 +12,7 @@ import baechi
 from baechi.records import Cluster, LayerGraph
 from baechi.zoo import MODELS
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 KINDS = ("A100-80GB", "L4")
 QUICK = EVERY[:-1]

@@ -9,7 +9,7 @@ from .mutations import wrong
 CHUNK = 70
 
 
-@pytest.mark.default_cases(3)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("start", range(0, 28 * CHUNK + 40, CHUNK))
 def test_any_file(start: int, tmp_path: Path) -> None:
     """No other error, nothing waited for, nothing that a terminal would obey, nothing written elsewhere."""

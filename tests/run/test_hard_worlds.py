@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import BaechiError
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 REORDER = (False, "host", "threads")
 

@@ -16,7 +16,7 @@ from baechi.records import Cluster, Device, HostCosts, Link, Plan
 from baechi.records.device import TORCH_WORK, HostWork
 from baechi.run.runtime import Reorder
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 FAST = Device("cpu:0", "fast", 10**9, flops_per_s={"float32": 1e18}, bytes_per_s=1e18)
 CLUSTER = Cluster((FAST, replace(FAST, name="cpu:1")), link=Link(0.0, 1e18), emulated=True)

@@ -12,7 +12,7 @@ from same import ROUNDING, Result, assert_same, step
 import baechi
 from baechi.torchlib.tensors.pytree import map_tensors
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
 PLACED = (
@@ -99,7 +99,7 @@ DOUBLE = [a for a in (*ZOO, *HELD_IN) if a.name != "mixtral"]
 """Torch multiplies groups of matrices in single precision only."""
 
 
-@pytest.mark.default_cases(3)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(
     ("architecture", "placer"),
     in_turn_by_tier(DOUBLE, ["random:0", "random:1"]),

@@ -13,7 +13,7 @@ import baechi
 from baechi.records import Cluster, Device, Link, Plan
 from baechi.simulate.bounds import shortest_step_s
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 ROWS = torch.arange(128).view(4, 32) % 50
 

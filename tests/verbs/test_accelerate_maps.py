@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.torchlib.tensors.pytree import tensors_in
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 NAMES = (
     "llama gpt2 bert t5 bart clip vit mixtral falcon opt bloom distilbert albert xlnet vit_mae mistral "

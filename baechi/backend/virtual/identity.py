@@ -67,7 +67,9 @@ class Identity:
         MODULE_CALL.put(
             self._taking(
                 MODULE_CALL.now(),
-                lambda called: self._emulator.take("module_call" if called._modules else "leaf_call"),
+                lambda called: self._emulator.take(
+                    "leaf_call" if next(called.children(), None) is None else "module_call"
+                ),
             )
         )
         for zero in ZERO_GRAD:

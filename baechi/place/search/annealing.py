@@ -119,7 +119,7 @@ class Annealing:
         accept(self._tables, self._course, START, on, order)
         self._looked_s = NEVER
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
-        return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried)
+        return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried, 0)
 
     def _look(self) -> bool:
         """Simulate the state with the shortest estimate. Returns whether it fits."""

@@ -93,11 +93,13 @@ class Progress(NamedTuple):
     Args:
         step_s, shortest_s: estimates of the current placement, and of the shortest one.
         tried: estimates so far.
+        length: of the critical chain of the current placement; 0 if it was not followed yet.
     """
 
     step_s: float
     shortest_s: float
     tried: int
+    length: int
 
 
 class Portion(NamedTuple):
@@ -138,11 +140,12 @@ def anneal(
     Returns:
         The new progress; with as many estimates as before if no change is possible.
     """
-    step_s, shortest_s, tried = now
+    step_s, shortest_s, tried, length = now
     order, moved, alone = np.empty_like(state.order), np.empty_like(state.order), is_alone(state.on)
     leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
     turns = 0.0 if tables.in_turn else _TURNS if len(groups.free) else 1.0
-    length = follow(tables, course, state.on, state.order, critical)
+    if not length:  # else it goes on where it stopped: how much one call does changes nothing
+        length = follow(tables, course, state.on, state.order, critical)
     for _ in range(_IDLE):
         if tried >= portion.until:
             break
@@ -195,7 +198,7 @@ def anneal(
             copy(order, state.shortest_order)
             if shortest_s <= portion.wanted_s:
                 break
-    return Progress(step_s, shortest_s, tried)
+    return Progress(step_s, shortest_s, tried, length)
 
 
 @inlined

@@ -17,7 +17,7 @@ from baechi.backend.real import devices as torch_devices
 from baechi.backend.real.streams import TorchStreams
 from baechi.torchlib.tensors.pytree import tensors_in
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 NAMES = ("t5", "gpt2", "resnet", "mixtral")
 ROWS = [row for row in (*OWN, *HELD_IN) if row in OWN or row.name in NAMES]

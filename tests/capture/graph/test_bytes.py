@@ -9,7 +9,7 @@ from torch import nn
 from baechi.capture import capture
 from baechi.records import Inputs, LayerGraph
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(2)
 
 ROUNDING_BYTES = 64
 """Scalars and indices that fake kernels do without, or make besides."""

@@ -15,7 +15,7 @@ from baechi import zoo
 from baechi.capture import capture
 from baechi.records import Inputs, LayerGraph
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 FAMILIES = (
     "mistral", "gemma2", "falcon", "qwen2_moe", "mamba", "deberta_v2", "albert", "longformer", "led",

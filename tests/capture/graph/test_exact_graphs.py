@@ -10,7 +10,7 @@ from capture.cases import CASES, Case
 from baechi.capture import capture_each, union
 from baechi.records import LayerGraph
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 GRAPHS: dict[str, Any] = json.loads((Path(__file__).parent / "graphs.json").read_text())
 

@@ -16,7 +16,7 @@ from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
 from baechi.verbs.planning import place
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "auto")
 

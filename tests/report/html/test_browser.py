@@ -123,6 +123,7 @@ def gaps() -> Plan:
     return Plan(graph, cluster_of(99, 10**9), {f"l{n}": f"d{n % 2}" for n in range(4)})
 
 
+@pytest.mark.full
 def test_a_gap_says_what_it_waits_for(open_page: Any) -> None:
     """While a row is idle: the next span, what that waits for, until when; the waited-for span is framed."""
     page = open_page(report.to_html(gaps()))
@@ -154,6 +155,7 @@ def test_a_gap_says_what_it_waits_for(open_page: Any) -> None:
     assert tip_covers(page, "#timeline svg") == 0
 
 
+@pytest.mark.full
 def test_memory_is_as_high_as_what_is_there(open_page: Any) -> None:
     """A device far below its limit is drawn large, with the limit as a word; a full one with its line."""
     page = open_page(report.to_html(gaps()))
@@ -169,6 +171,7 @@ def test_memory_is_as_high_as_what_is_there(open_page: Any) -> None:
     assert page.locator("#memory svg line.limit").count() == page.locator("#memory svg .above").count() == 1
 
 
+@pytest.mark.full
 def test_search(open_page: Any) -> None:
     """A layer that is folded away is found, opened, marked and brought into view; its spans are framed."""
     page = open_page(report.to_html(many_blocks()))
@@ -188,6 +191,7 @@ def test_search(open_page: Any) -> None:
     assert page.locator("#graph .node.chosen").count() == page.locator("#timeline rect.chosen").count() == 0
 
 
+@pytest.mark.full
 def test_keys(open_page: Any) -> None:
     """Layers take the focus, say what they are, open and fold by Enter; the timeline moves by keys."""
     page = open_page(report.to_html(many_blocks()))
@@ -209,6 +213,7 @@ def test_keys(open_page: Any) -> None:
     assert page.evaluate("view.to - view.from") == whole
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [800, 1400])
 def test_open_all_fits(open_page: Any, width: int) -> None:
     """All layers beside each other are no wider than the picture."""
@@ -222,6 +227,7 @@ def test_open_all_fits(open_page: Any, width: int) -> None:
     )
 
 
+@pytest.mark.full
 def test_zoom_and_move(open_page: Any) -> None:
     """Buttons, wheel with Ctrl, dragging and keys change the window of time; all shows all."""
     page = open_page(report.to_html(odd_plan()))
@@ -252,6 +258,7 @@ def test_zoom_and_move(open_page: Any) -> None:
     assert window() == whole
 
 
+@pytest.mark.full
 def test_folding(open_page: Any) -> None:
     """Many layers are folded; a click opens a module, a click on a layer folds it again."""
     page = open_page(report.to_html(many_blocks()))
@@ -271,6 +278,7 @@ def test_folding(open_page: Any) -> None:
     assert "3 layers, 0 functional ops\nd0" in hover(page, "#graph .node.module")
 
 
+@pytest.mark.full
 def test_circles_of_modules(open_page: Any) -> None:
     """Folded modules that read each other's layers are laid out too."""
     names = [f"{'ab'[n % 2]}.{n}" for n in range(80)]
@@ -283,6 +291,7 @@ def test_circles_of_modules(open_page: Any) -> None:
     assert page.locator("#graph .node").count() == 2 and page.locator("#graph .link").count() == 1
 
 
+@pytest.mark.full
 def test_narrow_and_empty(open_page: Any) -> None:
     """A narrow window, and a plan in which nothing runs."""
     page = open_page(report.to_html(odd_plan()), width=420)
@@ -292,6 +301,7 @@ def test_narrow_and_empty(open_page: Any) -> None:
     assert page.locator("#graph .node").count() == 1
 
 
+@pytest.mark.full
 def test_paper(open_page: Any) -> None:
     """On paper it is light, whatever the screen was, and has no buttons."""
     page = open_page(report.to_html(odd_plan()), "dark")
@@ -301,6 +311,7 @@ def test_paper(open_page: Any) -> None:
     assert page.pdf()[:5] == b"%PDF-"
 
 
+@pytest.mark.full
 def test_odd_names_are_shown(open_page: Any) -> None:
     """What looks like markup is text on the screen as well."""
     page = open_page(report.to_html(odd_plan()))

@@ -64,7 +64,7 @@ WAYS: list[Callable[[nn.Module], Any]] = [
 ]
 
 
-@pytest.mark.default_cases(12)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("where", [WHERE, {"": 0}], ids=["two devices", "one"])
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "outside"])
 @pytest.mark.parametrize("way", WAYS)

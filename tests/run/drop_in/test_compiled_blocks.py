@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(2)
 
 LAUNCHERS = [False, "host", "threads"]
 

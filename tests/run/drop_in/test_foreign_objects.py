@@ -79,7 +79,7 @@ class Takes(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.default_cases(8)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("microbatches", [None, 2], ids=["whole", "pipelined"])
 @pytest.mark.parametrize("name", OBJECTS)
 def test_what_is_not_ours_is_left_alone(name: str, microbatches: int | None) -> None:

@@ -61,7 +61,7 @@ class Net(nn.Module):
         return loss
 
 
-@pytest.mark.default_cases(7)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("microbatches", [None, 2], ids=["whole", "pipelined"])
 @pytest.mark.parametrize("inputs", ["host", "second", "first"])
 @pytest.mark.parametrize("code", [compared, made_there, kept, run_again])

@@ -79,7 +79,7 @@ CASES: list[tuple[Callable[[Any], None], bool, bool]] = [
 ]
 
 
-@pytest.mark.default_cases(10)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(("change", "right", "right_on_one"), CASES)
 @pytest.mark.parametrize("way", ["whole", "one device", "pipelined"])
 def test_right_or_the_cure(change: Callable[[Any], None], right: bool, right_on_one: bool, way: str) -> None:

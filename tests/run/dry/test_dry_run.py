@@ -16,7 +16,7 @@ import baechi
 from baechi.cost.optimizers import OPTIMIZERS as OPTIMIZERS_BY_NAME
 from baechi.run.dry.loop import losses_of
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 KIND = "A100-80GB"
 BY_VALUES = {"experts", "branching"}

@@ -95,7 +95,7 @@ ODD: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.default_cases(4)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(
     ("name", "way", "reorder"), pairs_by_tier(list(ODD), ["inference", "sgd", "adam"], ["host", "threads"])
 )

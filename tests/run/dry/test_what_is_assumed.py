@@ -80,7 +80,7 @@ def planned(model: nn.Module) -> baechi.Plan:
     return baechi.place(graph, cluster, "random:1")
 
 
-@pytest.mark.default_cases(5)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(("name", "way"), pairs_by_tier(list(CODE), STEPS))
 def test_as_it_runs(name: str, way: str) -> None:
     """Steps and peaks are those of the same steps with values."""

@@ -18,7 +18,7 @@ import baechi
 from baechi.torchlib.tensors.storage import mark_of
 
 
-@pytest.mark.default_cases(3)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "hooks"])
 @pytest.mark.parametrize("architecture", HELD_IN, ids=lambda a: a.name)
 def test_hugging_face(architecture: Architecture, reentrant: bool) -> None:

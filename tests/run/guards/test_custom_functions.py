@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 class Freed(torch.autograd.Function):

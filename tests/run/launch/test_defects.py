@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.run.binding import binding_of
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(2)
 
 
 @pytest.mark.parametrize("reorder", EVERY_WAY)

@@ -4,7 +4,7 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, loss_of
 from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 ORDERS = ("auto", "gpipe", "1f1b", "interleaved")
 NAMES = (

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 def conv(given: int, made: int) -> nn.Sequential:

@@ -7,7 +7,7 @@ from run.pipeline.predicted import ORDERS, RATES, timelines
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 class Blocks(nn.Module):

@@ -200,6 +200,7 @@ def calls(rows: Sequence[int], given: Callable[[], Any]) -> Callable[[Any], Iter
     return run
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("rows", "given", "why"),
     [

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 class Mlp(nn.Module):

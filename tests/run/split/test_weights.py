@@ -28,7 +28,7 @@ import baechi
 from baechi.errors import SplitTensorError
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: optim.SGD(p, lr=0.1, momentum=0.9, **k),

@@ -20,7 +20,7 @@ import baechi
 from baechi import Cluster
 from baechi.run.state.contents import Contents
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 
 class Total(nn.Module):

@@ -23,7 +23,7 @@ from baechi.run.steady import call_contents
 from baechi.run.steady.functions import function_facts
 from baechi.run.steady.paths import full_path_only
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(2)
 
 STEPS = 2
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import baechi
 from baechi.run.step.call_sites import moves_of
 
-pytestmark = pytest.mark.default_cases(5)
+pytestmark = pytest.mark.default_cases(2)
 
 Code = Callable[[Any, Tensor], Tensor]
 

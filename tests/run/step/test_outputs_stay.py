@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import StreamRaceError
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 EVERYWHERE = (False, *LAUNCHERS)

@@ -25,7 +25,7 @@ from baechi.errors import StreamRaceError
 from baechi.run.step import loans
 from baechi.run.step.step import Step
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 class Exchange(nn.Module):

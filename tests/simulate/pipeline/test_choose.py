@@ -24,7 +24,7 @@ from baechi.simulate.pipeline import (
 )
 from baechi.simulate.pipeline.ordering import choose
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from baechi.run.pipeline.batch.judge import Judge
 from baechi.torchlib.process_settings import process_settings
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(2)
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}

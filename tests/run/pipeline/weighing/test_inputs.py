@@ -88,7 +88,7 @@ WRONG = {
 }
 
 
-@pytest.mark.default_cases(4)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("case", WRONG)
 @pytest.mark.parametrize(("by_name", "number"), [(False, 3), (True, 2)])
 def test_the_error_names_the_input(case: str, by_name: bool, number: int) -> None:
@@ -102,6 +102,7 @@ def test_the_error_names_the_input(case: str, by_name: bool, number: int) -> Non
 
 
 @pytest.mark.full
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("case", [case for case in WRONG if case != "weights of classes"])
 def test_what_the_error_says_is_right(case: str) -> None:
     """Said so, a step is that of the whole batch."""
@@ -202,7 +203,7 @@ LISTS: dict[str, tuple[Callable[..., Tensor], Inputs]] = {
 }
 
 
-@pytest.mark.default_cases(4)
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("case", LISTS)
 def test_lists(case: str) -> None:
     """A list with an item a row is divided by items; what has rows inside, by these."""
