@@ -1,4 +1,4 @@
-"""Plans by several placers, in digests: `python -m verbs.plans_of MODEL [without | compiled]`."""
+"""Plans by several placers, in digests: `python -m verbs.plans_of MODEL [without]`."""
 
 import hashlib
 import json
@@ -56,10 +56,9 @@ def digests(kind: str) -> dict[str, str]:
         found[name] = hashlib.sha256(made.to_json().encode()).hexdigest()
 
     model, x = MODELS[kind]()
-    clusters = {
-        "tight": baechi.Cluster.virtual(3, memory="330KiB"),
-        "unequal": baechi.Cluster.virtual(like=["A100-80GB", "L4", "L4"]),
-    }
+    clusters = {"tight": baechi.Cluster.virtual(3, memory="330KiB")}
+    if kind == "encoder":
+        clusters["unequal"] = baechi.Cluster.virtual(like=["A100-80GB", "L4", "L4"])
     for where, cluster in clusters.items():
         graph = baechi.profile(model, x, cluster=cluster, source="estimate")
         note(f"graph, {where}", graph)
@@ -75,8 +74,4 @@ def digests(kind: str) -> dict[str, str]:
 if __name__ == "__main__":
     if "without" in sys.argv:
         sys.modules["numba"] = None  # type: ignore[assignment]
-    if "compiled" in sys.argv:
-        from baechi.place.search.estimating import compiled
-
-        compiled.PATIENCE_S = 0.0
     print(json.dumps(digests(sys.argv[1])))
