@@ -10,6 +10,7 @@ import torch
 from run.pipeline.by_loop import assert_same_gradients
 from run.pipeline.nets import noise, pipelined, seeded
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 import baechi
@@ -294,3 +295,30 @@ def test_what_is_written_with_gradients_only() -> None:
     plain(x).backward()
     assert torch.equal(model[1].rows.cpu(), plain[1].rows)
     assert_same_gradients(model, plain)
+
+
+class Edges(nn.Module):
+    """Sums nodes along edges, whose numbers it checks where they can be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        if not isinstance(x, FakeTensor) and int(edges.max()) >= len(x):
+            raise IndexError("the edges have other nodes")
+        nodes = self.first(x)
+        summed: Tensor = self.last(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+        return summed
+
+
+def test_parts_that_the_model_refuses() -> None:
+    """Its error becomes ours, with the cure; without gradients the call is not split."""
+    x, edges = torch.randn(8, 3, dtype=torch.float64), torch.tensor([[0, 1, 2, 7], [1, 2, 3, 7]])
+    model = seeded(Edges)
+    expected = copy.deepcopy(model)(x, edges)
+    with pipelined(model, {"x": x, "edges": edges[:, :3]}, device_map={"first": 0, "last": 1}):
+        with pytest.raises(ValueError, match=r"not with its parts.*other nodes.*baechi.unsplit"):
+            model(x, edges)
+        with torch.no_grad():
+            assert torch.equal(model(x, edges), expected)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from baechi.errors import BatchCoupled
+from baechi.errors import UNSPLIT_CURE, BatchCoupled
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
@@ -470,15 +470,16 @@ class Judge:
         )
 
     def _refuse_failing(self, case: Case, setting: Setting, why: str) -> None:
-        """Raise if parts fail where the whole batch does not, and another way to divide inputs helps."""
+        """Raise if parts fail where the whole batch does not."""
         if len(case.parts.rows) < 2 or not case.runs_whole(setting):
             return
         cure, helps = self.cure(case, setting)
-        if cure:
-            raise Unsplittable(
-                f"the model runs with the whole batch and not with its parts, which have rows of "
-                f"{', '.join(case.parts.divided)}: {why}. {cure} {GIVES if helps else RUNS}"
-            )
+        helped = f". {cure} {GIVES if helps else RUNS}"
+        raise Unsplittable(
+            "the model runs with the whole batch and not with its parts, which have rows of "
+            f"{', '.join(case.parts.divided)}: {why}"
+            + (helped if cure else f": {UNSPLIT_CURE}; split= says otherwise how inputs are divided")
+        )
 
     def _is_judged_in_part(self, case: Case, setting: Setting) -> bool:
         """Judge the largest union of unequal parts that fits, in place of the whole."""
