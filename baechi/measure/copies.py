@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,7 +111,8 @@ def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) ->
         slope = min([taken_s / size for _, size, taken_s in rows])
     latency_s = max(0.0, mean_s - slope * mean_size)
     off = [abs(latency_s + slope * size - taken_s) / taken_s for _, size, taken_s in rows if taken_s]
-    return Link(latency_s, 1 / slope, peer, residual=max(off, default=0.0))
+    rate = 1 / slope if slope > 1e-24 else inf  # so little is rounding
+    return Link(latency_s, rate, peer, residual=max(off, default=0.0))
 
 
 def _launch_s(cluster: Cluster) -> float:
