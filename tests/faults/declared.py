@@ -124,7 +124,7 @@ COPIES = (
         "baechi.run.step.copies",
         "    return *writes_of(tensor), tensor.requires_grad and torch.is_grad_enabled()\n",
         "    return *writes_of(tensor), False\n",
-        default=("run/guards/test_custom_functions.py::test_gradients_are_those_of_one_device",),
+        full=("run/guards/test_custom_functions.py::test_gradients_are_those_of_one_device",),
     ),
     Fault(
         "what was recorded is copied anew under no_grad",
