@@ -93,7 +93,7 @@ def test_a_later_step_reads_unseen() -> None:
     try:
         with (
             cluster,
-            pytest.raises((BaechiError, ValueError), match="in a way that is not seen|not with its parts"),
+            pytest.raises((BaechiError, ValueError), match=r"in a way that is not seen|not with its parts"),
         ):
             for _ in range(2):
                 model(X).backward()
