@@ -78,11 +78,14 @@ def evaluated(model: nn.Module, batch: Inputs, microbatches: int) -> dict[str, t
     """
     model.eval()
     seed()
+    seeds = torch.randint(2**62, (microbatches,)).tolist() if microbatches > 1 else [None]
     parts = parted(model, batch, microbatches, {})
+    results = []
     with torch.no_grad(), _each_from_here(model, microbatches) as parts_of_state:
-        results = [
-            model(*part.args, **part.kwargs) for part, _ in zip(parts.parts, parts_of_state, strict=True)
-        ]
+        for part, own, _ in zip(parts.parts, seeds, parts_of_state, strict=True):
+            if own is not None:
+                torch.manual_seed(own)
+            results.append(model(*part.args, **part.kwargs))
     return joined(results, parts.rows)
 
 
@@ -101,13 +104,21 @@ def joined(results: list[Any], rows: tuple[int, ...]) -> dict[str, torch.Tensor]
             continue
         if all(tensor is first for tensor in tensors):
             found[name] = first
-        elif all(tensor.dim() and len(tensor) == count for tensor, count in zip(tensors, rows, strict=True)):
-            if len({tensor.shape[1:] for tensor in tensors}) == 1:
-                found[name] = torch.cat(tensors)
+        elif (dim := _dim_of_rows(tensors, rows)) is not None:
+            found[name] = torch.cat(tensors, dim)
         elif first.dim() == 0 and first.is_floating_point() and ("loss" in name or name == "result"):
             shares = [tensor * (count / sum(rows)) for tensor, count in zip(tensors, rows, strict=True)]
             found[name] = sum(shares[1:], shares[0])
     return found
+
+
+def _dim_of_rows(tensors: list[torch.Tensor], rows: tuple[int, ...]) -> int | None:
+    """The first dimension that has as many as each part has rows, where the others are alike."""
+    for dim in range(min([tensor.dim() for tensor in tensors])):
+        others = {(*tensor.shape[:dim], *tensor.shape[dim + 1 :]) for tensor in tensors}
+        if [tensor.shape[dim] for tensor in tensors] == list(rows) and len(others) == 1:
+            return dim
+    return None
 
 
 @contextmanager

@@ -22,7 +22,7 @@ Judge = Callable[[nn.Module, baechi.Inputs], Verdict]
 """From a model, of which only copies are trained, and a batch, what came out."""
 
 _CURE = "with baechi.unsplit"
-"""What a note says that baechi adds to an error of torch."""
+"""What an error of ours says that is no `BaechiError`, or the note that baechi adds to an error of torch."""
 
 
 @dataclass
@@ -115,7 +115,7 @@ def raised(error: Exception) -> Verdict:
     """An error raised on purpose is a refusal, but a race is what the library must keep from happening."""
     if isinstance(error, baechi.StreamRaceError):
         return Verdict(Kind.WRONG, said(error))
-    told = any(_CURE in note for note in getattr(error, "__notes__", ()))
+    told = any(_CURE in text for text in (str(error), *getattr(error, "__notes__", ())))
     if isinstance(error, baechi.BaechiError) or told:
         return Verdict(Kind.REFUSED, said(error))
     frame = traceback.extract_tb(error.__traceback__)[-1]
