@@ -183,9 +183,8 @@ class Loop:
             self._take(done)
 
     def _take(self, done: Done) -> None:
-        if (
-            done.number not in self._flying
-        ):  # an exception of a signal's handler came while it was handed over
+        # an exception of a signal's handler may have come while it was handed over
+        if done.number not in self._flying:
             return
         job, opened, piece = self._flying.pop(done.number)
         taken_s = done.taken_s

@@ -112,7 +112,7 @@ class Timeline(AbstractRecord):
         return "training" if backward else "inference"
 
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
-        """TotalSeconds that a device computed, or a link transferred; work around the model does not count.
+        """Seconds that a device computed, or a link transferred; work around the model does not count.
 
         No more than the step takes: what ran while another device still worked for the step before, is not
         part of the step.
@@ -122,7 +122,7 @@ class Timeline(AbstractRecord):
             kind: which spans to add up.
 
         Returns:
-            TotalSeconds.
+            Seconds.
         """
         own = [span for span in self.spans if span.where == where and span.kind == kind]
         return min(self.makespan_s, sum([span.end_s - span.start_s for span in own if span.phase != "other"]))

@@ -1,13 +1,13 @@
 """A case: one model, run in some ways."""
 
-import signal
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from time_limit import limited
 
 import baechi
 from baechi.errors import BaechiError, StreamRaceError
@@ -128,7 +128,7 @@ def _failed(case: Case, failure: Failure) -> Verdict:
 def _attempt(what: Any) -> Any:
     """What a function returns, or the failure that its exception is: any type of it is a finding."""
     try:
-        with _limited(LIMIT_S):
+        with limited(LIMIT_S, TakesTooLong(f"after {LIMIT_S} s")):
             return what()
     except StreamRaceError as error:
         return raised(error)
@@ -137,17 +137,3 @@ def _attempt(what: Any) -> Any:
         return _Refused("refused", found.cause, found.detail)
     except Exception as error:
         return raised(error)
-
-
-@contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise TakesTooLong(f"after {limit_s} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

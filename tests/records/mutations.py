@@ -7,21 +7,19 @@ runs many, and prints what went wrong, each kind once.
 
 import json
 import logging
-import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
 import torch
 from place.graphs import cluster_of, graph_of
 from safetensors.torch import save_file
+from time_limit import limited
 
 import baechi
 from baechi import report
@@ -256,20 +254,6 @@ class Hang(BaseException):
     """A file took too long."""
 
 
-@contextmanager
-def _timed() -> Iterator[None]:
-    def late(number: int, frame: FrameType | None) -> None:
-        raise Hang
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def wrong(seed: int, folder: Path) -> tuple[str, str]:
     """What happened with a seed's file: nothing that is wrong ("read", "refused"), or what, and where.
 
@@ -286,7 +270,7 @@ def wrong(seed: int, folder: Path) -> tuple[str, str]:
     path.write_bytes(mutated(kind, random))
     outcome = "read", ""
     try:
-        with _timed():
+        with limited(SECONDS, Hang()):
             used(kind, path)
     except BaechiError as error:
         lines = str(error).split("\n")

@@ -1,4 +1,4 @@
-"""Devices that torch itself knows, such as CUDA's: a place is what `str(device_of(tensor))` says.
+"""Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says.
 
 A GPU can be split into several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
 not tell these apart, so a mark on a tensor's storage names its part. A tensor without a mark was made

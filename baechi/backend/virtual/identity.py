@@ -64,14 +64,7 @@ class Identity:
         for method in TENSOR_METHODS:
             method.put(_method(method.name, getattr(self, f"_{method.name}")))
         STORAGE_CLONE.put(_clone)
-        MODULE_CALL.put(
-            self._taking(
-                MODULE_CALL.now(),
-                lambda called: self._emulator.take(
-                    "leaf_call" if next(called.children(), None) is None else "module_call"
-                ),
-            )
-        )
+        MODULE_CALL.put(self._taking(MODULE_CALL.now(), self._called))
         for zero in ZERO_GRAD:
             zero.put(self._taking(zero.now(), self._zeroed))
         THREAD_RUN.put(_watched_run)
@@ -190,13 +183,16 @@ class Identity:
 
         return called
 
-    def _zeroed(self, owner: Any) -> None:
-        groups = (
-            [owner.parameters()]
-            if isinstance(owner, nn.Module)
-            else [g["params"] for g in owner.param_groups]
-        )
-        self._emulator.take("zeroed_tensor", sum([1 for group in groups for _ in group]))
+    def _called(self, module: nn.Module) -> None:
+        is_leaf = next(module.children(), None) is None
+        self._emulator.take("leaf_call" if is_leaf else "module_call")
+
+    def _zeroed(self, owner: nn.Module | torch.optim.Optimizer) -> None:
+        if isinstance(owner, nn.Module):
+            tensors = len(list(owner.parameters()))
+        else:
+            tensors = sum([len(group["params"]) for group in owner.param_groups])
+        self._emulator.take("zeroed_tensor", tensors)
 
     def _adopt_state(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """State and gradients from before lie where their weights lie."""

@@ -196,7 +196,7 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        with self._adding(), self._kept.own.open(), self._in_parts():
+        with self._adding(), self._kept.own.open(), self._going_back_in_parts():
             try:
                 self._backend.spend("step", self._backend.host)
                 self._backend.spend("waiting_gradient", self._backend.host, len(self._waiting.weights))
@@ -220,7 +220,7 @@ class _Call:
         return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
 
     @contextmanager
-    def _in_parts(self) -> Iterator[None]:
+    def _going_back_in_parts(self) -> Iterator[None]:
         """Within this context, what backward goes through is of lanes."""
         before, self._runtime.goes_back_in_parts = self._runtime.goes_back_in_parts, True
         try:
@@ -333,7 +333,7 @@ class _Call:
 
     def _run_later(self) -> None:
         """Run the backwards that waited for `backward()`."""
-        with self._waiting.adding(), self._kept.own.open(), self._in_parts():
+        with self._waiting.adding(), self._kept.own.open(), self._going_back_in_parts():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(range(len(self._lanes)))
             edges, grads = given_at(self._backend, self._returned)

@@ -61,7 +61,7 @@ def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbat
     rows, number = rows_of(model, inputs, microbatches.split), microbatches.pipeline.microbatches
     if rows is not None and rows < number:
         raise Unsplittable(f"the batch has {rows} rows, and there are {number} microbatches")
-    for name, item in handed_objects(model, inputs, microbatches.split):
+    for name, item in handed_objects(model, inputs, rows or 0, microbatches.split):
         if may_be_written(item):
             raise Unsplittable(f"{name} is a {type(item).__name__}, which its code may write")
 

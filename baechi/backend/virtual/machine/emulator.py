@@ -93,9 +93,9 @@ class Emulator:
             times: how often.
             device: whose thread does it in backward; None for that of the next kernel.
         """
-        self.charged[what] += times
-        if self.cluster.host is not None:
-            self.thread.take(times * self.cluster.host.seconds(what), device)
+        taken_s = self._charge(what, times)
+        if taken_s is not None:
+            self.thread.take(taken_s, device)
 
     def spend(self, what: HostWork, device: int, times: int = 1) -> None:
         """Charge the calling thread with the runtime's own work.
@@ -105,10 +105,14 @@ class Emulator:
             device: whose thread does it in backward.
             times: how often.
         """
-        self.charged[what] += times
-        if self.cluster.host is not None:
-            taken_s = times * self.cluster.host.seconds(what)
+        taken_s = self._charge(what, times)
+        if taken_s is not None:
             self.thread.spend(taken_s, device, computing=what == "functional_op")
+
+    def _charge(self, what: HostWork, times: int) -> float | None:
+        """Count some work; the seconds that it takes, or None of a cluster that charges no host."""
+        self.charged[what] += times
+        return None if self.cluster.host is None else times * self.cluster.host.seconds(what)
 
     def stream(self, device: int) -> Stream:
         """The stream on which the calling thread computes on a device."""

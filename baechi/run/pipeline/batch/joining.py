@@ -77,10 +77,7 @@ class Unjoined:
         flat = [one for each in given for one in (each if isinstance(each, (list, tuple)) else [each])]
         next(one for one in flat if isinstance(one, Unjoined))._refuse()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # errors of other processes carry it as it is; a file would hold what nobody can use
-        return self._refuse()
-
+    __reduce_ex__ = _refuse  # a file would hold what nobody can use
     __hash__ = object.__hash__
     __eq__ = __ne__ = _refuse
     __contains__ = __index__ = __complex__ = __round__ = __invert__ = __pos__ = _refuse

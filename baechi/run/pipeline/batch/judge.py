@@ -549,7 +549,8 @@ class Judge:
                     self._numbers[number].accept(hearing.told[number])
             elif name == objective or (objective is None and not hearing.gives):
                 cure, helps = self.cure(case, setting) if self._advises else ("", False)
-                cure *= helps
+                if not helps:
+                    cure = ""
                 raise BatchCoupled(_in_words(name), first.whole, first.given, len(case.parts.rows), cure)
             else:
                 apart |= {key: f"it is {one.whole}, {one.given} from parts" for key, one in wrong.items()}

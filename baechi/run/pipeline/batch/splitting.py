@@ -219,13 +219,14 @@ def _look_at(name: str, value: Any, rows: int, how: Any, found: _Found) -> None:
             found.objects += [(name, item) for item in objects_in(value)]
 
 
-def handed_objects(model: nn.Module, inputs: Inputs, split: Split) -> list[tuple[str, Any]]:
+def handed_objects(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> list[tuple[str, Any]]:
     """What is neither data nor a container, of inputs that nothing is said of: by the input's name.
 
     Args:
         model, inputs, split: see `parted`.
+        rows: of the batch; 0 if nothing says how many.
     """
-    return _found(model, inputs, rows_of(model, inputs, split) or 0, split).objects
+    return _found(model, inputs, rows, split).objects
 
 
 def _check_length(name: str, length: int, rows: int) -> None:
