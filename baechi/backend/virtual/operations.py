@@ -115,7 +115,8 @@ class Operations:
             marks = [mark_of(tensor) for tensor in given]
         new = self._emulator.allocate(made, device, stream, facts.name)
         if facts.kernel:
-            read = self._blocks(given, marks)
+            # a factory that is told the device takes from other tensors no more than a shape
+            read = {} if kwargs.get("device") is not None else self._blocks(given, marks)
             written = [*new, *self._written(facts, args, kwargs, read)]
             work = work_of(func, facts, (args, kwargs, result), (given, made))
             self._emulator.compute(device, facts.name, list(read.values()), written, work)
@@ -172,6 +173,9 @@ class Operations:
             The device's index, or `_NO_DEVICE`; then whether the results stay without a place (else they
             lie on the host); and the inputs without a place, which now get that of the operation.
         """
+        asked = kwargs.get("device")
+        if asked is not None and asked.index is not None and facts.rule.copies is None:
+            return self._place_of_device(asked), False, []
         place: str | None = None
         thread = self._emulator.thread
         on_host = False
@@ -190,10 +194,6 @@ class Operations:
                 raise _mixed(facts, place, "the host", called=thread.depth > 0)
             unplaced = [tensor for tensor in unplaced if not may_lie_on_host(facts, args, tensor)]
             return self._index[place], False, unplaced
-        if not given:
-            device = kwargs.get("device")
-            if device is not None and device.index is not None:
-                return self._place_of_device(device), False, unplaced
         if unplaced and not on_host:
             return _NO_DEVICE, True, unplaced
         # torch's internal calls do not pass `pin_memory`: their temporaries lie on the current device

@@ -127,6 +127,21 @@ def test_factories_that_answer_for_a_device() -> None:
     assert found == ["cpu:1"] * 4
 
 
+def test_factories_that_are_told_a_device() -> None:
+    """What is like another tensor lies where the call says, and empty ones do, as caches begin with."""
+    with baechi.Cluster.virtual(2):
+        for like in (torch.ones(3), torch.ones(3).to("cpu:0")):
+            made = [
+                torch.zeros_like(like, device="cpu:1"),
+                torch.full_like(like, 2.0, device="cpu:1"),
+                torch.rand_like(like, device="cpu:1"),
+                like.new_empty(2, device="cpu:1"),
+                torch.tensor([], device="cpu:1"),
+            ]
+            assert [str(tensor.device) for tensor in made] == ["cpu:1"] * 5
+        assert torch.cat([made[-1], made[0]]).tolist() == [0.0] * 3
+
+
 def test_default_devices_afterwards() -> None:
     """A process that enters `with torch.device(...)` for the first time while a cluster is emulated."""
     code = """if True:

@@ -38,6 +38,7 @@ from baechi.run.pipeline.batch.splitting import (
     parted,
     some_rows,
 )
+from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -122,7 +123,9 @@ class Case:
             Fails: the model's code raised an error.
         """
         try:
-            return self.looker.seen(setting, self.inputs, self.parts.parts, self.parts.rows)
+            return left_as_before(
+                partial(self.looker.seen, setting, self.inputs, self.parts.parts, self.parts.rows)
+            )
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # the model's code may raise anything in a look

@@ -182,7 +182,8 @@ class SharedTensors:
 
     def _list(self, owner: _Owner, items: Iterable[tuple[Any, Any]], group: Any = None) -> None:
         for key, value in items:
-            if isinstance(value, torch.Tensor) and not value.is_inference():  # that has no count
+            # `isinstance` asks objects of other libraries what they are; inference tensors have no count
+            if issubclass(type(value), torch.Tensor) and not value.is_inference():
                 self._places[id(value)] = len(self._entries)
                 self._entries.append(_Entry(owner, key, group or key))
                 self._tensors.append(value)
