@@ -58,6 +58,8 @@ class Check:
     Args:
         ran: the three ways.
         equal: whether outputs and buffers are the same bit for bit.
+        output_difference: the largest difference of any output or buffer, relative to the largest of them (a
+            loss of microbatches is a sum, which rounds otherwise); infinite where one run made others.
         gradient_difference: the largest difference of any gradient, relative to the largest gradient;
             infinite where one run made gradients that another did not.
         in_plan_order: whether each device launched its layers as the plan has them.
@@ -65,11 +67,14 @@ class Check:
 
     ran: tuple[Ran, ...]
     equal: bool
+    output_difference: float
     gradient_difference: float
     in_plan_order: bool
 
     def __str__(self) -> str:
-        same = "the same outputs and buffers" if self.equal else "DIFFERENT outputs or buffers"
+        same = "the same outputs and buffers"
+        if not self.equal:
+            same = f"outputs and buffers differ by at most {self.output_difference:.1e} of the largest"
         order = "in the plan's order" if self.in_plan_order else "not wholly in the plan's order"
         lines = [
             f"{same}; gradients differ by at most {self.gradient_difference:.1e} of the largest; "
@@ -88,10 +93,10 @@ class Check:
 
     def body(self) -> dict[str, Any]:
         """The check as JSON-able data; what is not finite is None, since JSON has no such number."""
-        comparable = math.isfinite(self.gradient_difference)
         return {
             "equal": self.equal,
-            "gradient_difference": self.gradient_difference if comparable else None,
+            "output_difference": _finite(self.output_difference),
+            "gradient_difference": _finite(self.gradient_difference),
             "in_plan_order": self.in_plan_order,
             "ran": [one.body() for one in self.ran],
         }
@@ -129,8 +134,11 @@ def check(model: nn.Module, inputs: Any, *, seed: int = 0) -> Check:
     (_, first), others = results[0], [kept for _, kept in results[1:]]
     return Check(
         ran=tuple([ran for ran, _ in results]),
-        equal=all(_equal(first[0], other[0]) and _equal(first[1], other[1]) for other in others),
-        gradient_difference=max(_difference(first[2], other[2]) for other in others),
+        equal=all(_equal(a, b) for other in others for a, b in zip(first[:-1], other[:-1], strict=True)),
+        output_difference=max(
+            _difference(a, b) for other in others for a, b in zip(first[:-1], other[:-1], strict=True)
+        ),
+        gradient_difference=max(_difference(first[-1], other[-1]) for other in others),
         in_plan_order=_in_order(plan, results[-1][0]),
     )
 
@@ -217,9 +225,18 @@ def _equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 
 
 def _difference(ones: list[torch.Tensor], others: list[torch.Tensor]) -> float:
-    if len(ones) != len(others):
-        return float("inf")
-    largest = max([float(one.abs().max()) for one in ones if one.numel()], default=0.0)
-    pairs = zip(ones, others, strict=True)
-    off = max([float((a.cpu() - b.cpu()).abs().max()) for a, b in pairs if a.numel()], default=0.0)
-    return off / largest if largest else off
+    if [one.shape for one in ones] != [other.shape for other in others]:
+        return math.inf
+    largest = most = 0.0
+    for one, other in zip(ones, others, strict=True):
+        a, b = (tensor.cpu().to(torch.complex128) for tensor in (one, other))
+        if not torch.equal(a.isnan(), b.isnan()):
+            return math.inf
+        if a.numel():
+            a, b = a.nan_to_num(), b.nan_to_num()
+            largest, most = max(largest, float(a.abs().max())), max(most, float((a - b).abs().max()))
+    return most / largest if largest else most
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -67,3 +67,29 @@ def test_peaks_count_the_optimizer() -> None:
     predicted = baechi.plan_of(model).timeline
     for one in baechi.check(model, inputs).ran[1:]:
         assert one.timeline is not None and one.timeline.peak_bytes == predicted.peak_bytes
+
+
+class Loss(nn.Module):
+    """Two layers and a mean, which is rounded otherwise if it is a sum over microbatches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.layers(x)
+        return {"loss": out.square().mean(), "positive": out > 0}
+
+
+def test_microbatches_round() -> None:
+    """What differs by rounding is said to differ by so much."""
+    inputs = torch.linspace(-3, 3, 56).reshape(7, 8)
+    cluster = baechi.Cluster.virtual(2)
+    model = baechi.distribute(
+        Loss(), inputs, cluster=cluster, microbatches=3, placer="round-robin", loss_weights="rows"
+    )
+    found = baechi.check(model, inputs)
+    assert found.output_difference < 1e-6 and found.gradient_difference < 1e-6
+    assert found.equal == (found.output_difference == 0)
+    assert f"differ by at most {found.output_difference:.1e}" in str(replace(found, equal=False))
