@@ -32,6 +32,7 @@ FLOORS = {
     "verbs": 4,
     "bench": 5,
     "demo": 5,
+    "selftest": 5,
     "cli": 5,
     "split": 2,
     "__main__": 5,

@@ -77,6 +77,41 @@ def bench(
         Console().print(*map(DrawnTable, figures.shown()))
 
 
+@app.command(name="selftest")
+@errors_printed
+def selftest_command(
+    emulate: Annotated[
+        int, typer.Option(min=0, max=64, help="Test so many emulated devices, not the accelerators.")
+    ] = 0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write what was found, for an issue.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Try two models only.")] = False,
+) -> None:
+    """Try on this machine's devices whether numbers are right, and how true predictions are.
+
+    Ten small models run plain, pipelined, split and compiled, and are compared with a plain loop on the
+    host. Then all copies between devices are compared, and the step of a larger model is predicted and
+    measured. Takes a few minutes; exits with 1 if anything is wrong.
+
+    Examples:
+
+        baechi selftest --json selftest.json
+
+        baechi selftest --emulate 2 --quick
+    """
+    from baechi.records import files
+    from baechi.records.cluster import Cluster
+    from baechi.selftest import devices_here, selftest
+
+    found = selftest(Cluster.virtual(emulate) if emulate else devices_here(), quick=quick)
+    if json_file is not None:
+        files.write(json_file, found.to_json())
+    Console().print(found.table())
+    if not found.is_right:
+        raise typer.Exit(1)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "profile": planning.profile,
     "place": planning.place,

@@ -5,10 +5,12 @@ distribute(..., compile="regions")  marks the repeated blocks of a model
 assign                              a layer's own forward is compiled; what is no layer runs as written
 """
 
+import contextvars
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -18,7 +20,7 @@ from baechi.run.shares import shares_of
 from baechi.torchlib.modules.compiled import is_set_aside, runs_uncompiled, set_aside
 from baechi.torchlib.modules.intercept import is_replaced, original_forward
 from baechi.torchlib.private.compiler import compiled_call, set_compiled_call
-from baechi.torchlib.private.patches import MODULE_COMPILE
+from baechi.torchlib.private.patches import BACKWARD_CONTEXT, MODULE_COMPILE
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +118,25 @@ def _tell_reaching(name: str) -> None:
 
 
 def watch_compile() -> None:
-    """Patch `Module.compile` so that it knows parts of distributed models."""
+    """Patch `Module.compile` so that it knows parts of distributed models, and what torch stashes for the
+    backward of compiled code, so that this may run on several devices at once."""
     MODULE_COMPILE.put(_compile)
+    BACKWARD_CONTEXT.put(_CONTEXTS)
+
+
+class _OwnContexts:
+    """In place of the context of a backward, which each device's thread enters: Python lets one enter it."""
+
+    def __init__(self) -> None:
+        self._context = contextvars.copy_context()
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function in a copy of the context."""
+        return self._context.copy().run(function, *args, **kwargs)
+
+
+_CONTEXTS = SimpleNamespace(**{**vars(contextvars), "copy_context": _OwnContexts})
+"""Python's module, for torch's code."""
 
 
 def _compile(module: nn.Module, *args: Any, **kwargs: Any) -> None:

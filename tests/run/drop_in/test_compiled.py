@@ -1,5 +1,6 @@
 """Layers, containers and models that are compiled."""
 
+import contextvars
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,25 @@ def test_the_compiler_traced_the_runtime() -> None:
         assert identical(plain(values()), model(values()))
     assert identical(plain(values()), model(values()))
     assert runtime_of(model).counts["deferred"]
+
+
+def test_backward_of_compiled_code_on_several_devices() -> None:
+    """Each device's thread ran compiled code in the one context that torch stashes, which Python lets one
+    thread enter: the second one raised. Now each runs in a copy of it."""
+    spread(chain())
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append(torch._C._get_obj_in_tls("context"))
+
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: read())
+    variable = contextvars.ContextVar("variable", default=0)
+    variable.set(3)
+    y.sum().backward()
+    (context,) = found
+    assert context.run(lambda: context.run(variable.get)) == 3
 
 
 def test_the_compiler_traced_hooks() -> None:

@@ -39,7 +39,7 @@ from baechi.run.pipeline.batch.splitting import (
     some_rows,
 )
 from baechi.run.state.thread_as_found import left_as_before
-from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.modes import device_of, without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 
 logger = logging.getLogger(__name__)
@@ -112,6 +112,12 @@ class Case:
         except (torch.OutOfMemoryError, Fails):
             return False
         return True
+
+    def may_fail(self) -> bool:
+        """Whether an index out of range raises, and that is all: in a kernel of CUDA it ends the process's
+        use of the device. So what may be wrong is tried on the host only."""
+        tensors = [*self.looker.model.parameters(), *tensors_in(self.inputs.args, self.inputs.kwargs)]
+        return all(device_of(tensor).type in ("cpu", "meta") for tensor in tensors)
 
     def seen(self, setting: Setting) -> Seen:
         """What the model gives.
@@ -587,9 +593,11 @@ class Judge:
 
         Returns:
             What to give `distribute`, and whether parts give the same then, or only run; empty if nothing is
-            found that helps.
+            found that helps, or nothing may be tried.
         """
         runs = ""
+        if not case.may_fail():
+            return "", False
         inputs = named_values(case.looker.model, case.inputs)
         for split in otherwise(inputs, case.parts, case.split):
             judge = Judge(self._told, tells=False, advises=False)
