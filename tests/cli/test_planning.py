@@ -93,6 +93,11 @@ def test_fits(script: str) -> None:
     """Yes is 0, no is 1; little memory, so that the largest batch is soon found."""
     limits = "--max-memory", "0=8MiB,1=8MiB"
     assert run("fits", script, "--cluster", "2xL4", "--optimizer", "adam", *limits).exit_code == 0
+
+
+@pytest.mark.full
+def test_fits_of_the_zoo() -> None:
+    """A model of the zoo, at its usual batch."""
     done = run("fits", "zoo:gnmt", "--cluster", "1xRTX-4090", "--optimizer", "adam", "--json")
     answer = json.loads(done.stdout)
     assert done.exit_code == (0 if answer["fits"] else 1)

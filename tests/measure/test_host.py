@@ -17,6 +17,7 @@ def test_host() -> None:
     assert costs.gradient_transfer_s > 0 and costs.task_s > 0
 
 
+@pytest.mark.full
 def test_on_other_devices() -> None:
     """On the first two devices of a cluster; one alone has no transfers."""
     devices = Cluster.uniform(3).devices

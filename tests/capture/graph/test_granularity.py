@@ -166,7 +166,7 @@ def test_an_error_says_why_a_layer_is_so_large() -> None:
         baechi.distribute(model, x, cluster=cluster, training=False)
     why = "0 is one layer: its own code does heavy work (bmm); split_module_classes=['Attention'] divides it."
     assert why in str(refused.value).splitlines()
-    baechi.distribute(
-        model, x, cluster=Cluster.virtual(4, memory="12KiB"), training=False, split_module_classes=Attention
-    )
+    four = Cluster.virtual(4, memory="12KiB")
+    divided = dict(split_module_classes=Attention, effort=0)
+    baechi.distribute(model, x, cluster=four, training=False, **divided)
     assert len(baechi.plan_of(model).devices_used) > 2

@@ -147,6 +147,7 @@ def _kept(problem: Problem, device_of: list[int], device: int) -> int:
     )
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("price", PRICES)
 def test_bands_share_work(price: float) -> None:
     """Two chains side by side on two devices: at every price each device gets one of them."""

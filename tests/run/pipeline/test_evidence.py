@@ -122,7 +122,7 @@ def test_what_is_joined() -> None:
         result = model(x, scale)
     expected = plain(x, scale)
     for one, other in zip(result["rows"], expected["rows"], strict=True):
-        assert torch.equal(one, other)
+        assert torch.allclose(one, other, rtol=1e-12)  # rows of a part may round otherwise
     assert result["kind"] == "test"
     for name in ("norm", "cache"):
         with pytest.raises(BaechiError, match=f"the output {name} "):
