@@ -34,6 +34,7 @@ def test_one_device_where_it_holds_the_model(rows: list[Row]) -> None:
         assert ("no device holds all layers" in alone.note) == ("tight" in row.cluster)
 
 
+@pytest.mark.full
 def test_auto_is_the_best(rows: list[Row]) -> None:
     """Nothing that auto tries is better by more than a hundredth, and it says what it took."""
     for row in rows:

@@ -208,6 +208,7 @@ def test_functions_of_torch_are_handed_on_as_they_are() -> None:
     assert push_function_mode is torch._C._push_on_torch_function_stack
 
 
+@pytest.mark.full
 def test_every_name_missing_breaks_no_import() -> None:
     """`import baechi`, and every module of it, where torch has none of the names."""
     program = """

@@ -138,6 +138,7 @@ def test_of_rows(bytes_per_s: float) -> None:
     assert all(part.edge_costs(*edge).bytes == exact.edge_costs(*edge).bytes for edge in part.edges)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("first_call", [False, True])
 def test_auto_is_one_where_the_loss_couples_rows(first_call: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The step is that of the whole batch, and it is said why; also when planned at the first call."""
