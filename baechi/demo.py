@@ -33,7 +33,7 @@ from baechi.units import format_bytes, format_seconds
 from baechi.verbs.distribute import distribute
 from baechi.verbs.planning import place
 
-STEPS = 12
+STEPS = 9
 BATCHES = 3  # seen again and again, so that few steps learn something
 BATCH = 16
 PASSAGE = 64  # characters
