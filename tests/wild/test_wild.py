@@ -15,9 +15,11 @@ pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(site.missing()), reas
 
 
 @pytest.mark.timeout(0)  # hours, all together
+@pytest.mark.parametrize("command", ["run", "whole"])
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_library(library: str, tmp_path: Path) -> None:
+def test_library(library: str, command: str, tmp_path: Path) -> None:
     """Every model of the library, in all ways."""
-    outcomes = {r["name"]: outcome(r) for r in try_library(library, tmp_path / "wild.jsonl", LIMIT_S)}
+    tried = try_library(library, tmp_path / "wild.jsonl", LIMIT_S, command=command)
+    outcomes = {record["name"]: outcome(record) for record in tried}
     assert outcomes
     assert not {name: told for name, told in outcomes.items() if told[0] in (Kind.WRONG, Kind.ERROR)}

@@ -150,7 +150,7 @@ def drawn(how: str, value: Tensor) -> Tensor:
     if how == "noise":
         return value + 0.1 * torch.randn_like(value)
     if how == "mask":
-        return value * (torch.rand(len(value), 1, dtype=value.dtype) > 0.3)
+        return value * (torch.rand(len(value), *[1] * (value.dim() - 1), dtype=value.dtype) > 0.3)
     return value + 0.3 * value[torch.randperm(len(value))] if how == "mixup" else value
 
 

@@ -44,6 +44,8 @@ class Block:
         self.issued_s = 0.0
 
     def __del__(self) -> None:
+        if not hasattr(self, "owner"):  # an exception of a signal's handler came first
+            return
         try:
             self.owner.died(self)
         except BaseException as error:  # of a signal's handler
