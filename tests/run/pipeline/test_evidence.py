@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import logging
+import warnings
 from typing import Any
 
 import pytest
@@ -322,3 +323,35 @@ def test_parts_that_the_model_refuses() -> None:
             model(x, edges)
         with torch.no_grad():
             assert torch.equal(model(x, edges), expected)
+
+
+class ReturnsWeights(nn.Module):
+    """It returns rows, and weights and a buffer as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.bias = nn.Parameter(torch.tensor(-3.0))
+        self.register_buffer("three", torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x)), self.bias, self.first.weight, self.three
+
+
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_weights_that_are_returned(microbatches: int | None) -> None:
+    """They come to where the inputs lie, as other outputs do, and their gradients go back."""
+    model = seeded(ReturnsWeights)
+    plain, x = copy.deepcopy(model), noise(6, 4)
+    cluster = baechi.Cluster.virtual(2)
+    where = {"": 1, "first": 1, "last": 0}
+    baechi.distribute(model, x, cluster=cluster, device_map=where, microbatches=microbatches)
+    with warnings.catch_warnings(), cluster:
+        warnings.simplefilter("error")
+        for network in (model, plain):
+            outputs = network(x)
+            assert [str(one.device) for one in outputs] == ["cpu"] * 4
+            torch.stack([(one * noise(*one.shape)).sum() for one in outputs]).sum().backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-12, atol=1e-12)

@@ -42,7 +42,7 @@ class Figures:
             whole: a tensor of one element.
             parts: tensors of one element.
         """
-        return cls(float(whole), tuple(map(float, parts)))
+        return cls(float(whole.detach()), tuple([float(part.detach()) for part in parts]))
 
     def by(self, shares: Sequence[float]) -> float:
         """The number of the parts together. What does not count may be no number: a mean over no labels.

@@ -85,8 +85,9 @@ class Joiner(AbstractJoiner):
         if len(tensors) == 1:
             value = self._cat(tensors, 0) if tensors[0].dim() else self._sum(tensors, [1.0])
             return self._noted(value, tensors, None, [1.0])
-        if all(one is tensors[0] for one in tensors):
-            return tensors[0]
+        if all(one is tensors[0] for one in tensors):  # a weight or a buffer, as it is
+            with torch.set_grad_enabled(self._root is not None):
+                return self._at_home(tensors[0])
         if self._verdict.is_number(name, tensors):
             shares = self._verdict.shares_of(name)
             if shares is not None and (name not in self._verdict.found.alike or self._are_alike(tensors)):
