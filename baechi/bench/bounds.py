@@ -24,6 +24,7 @@ from torch import nn
 
 from baechi import zoo
 from baechi.bench.figures import Figures, table_of
+from baechi.bench.models.unet import UNet
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
@@ -160,10 +161,16 @@ def models(*, quick: bool = False) -> dict[str, Callable[[], Example]]:
     found: dict[str, Callable[[], Example]] = {
         "Inception-v3, 64": partial(zoo.MODELS["inception-v3"], "full", 64, device="meta"),
         "GNMT, 128": partial(zoo.MODELS["gnmt"], "full", 128, device="meta"),
+        "U-Net, 256 x 256, 64": _unet,
     }
     if find_spec("transformers") is not None:
         found |= {name: partial(_of_transformers, make) for name, make in _LARGE.items()}
     return found
+
+
+def _unet() -> Example:
+    with torch.device("meta"):
+        return UNet(), (torch.zeros(64, 3, 256, 256),)
 
 
 def _of_transformers(make: Callable[[Any], Example]) -> Example:
