@@ -122,7 +122,7 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
     if rows < 2 or not _has_values(model, inputs):
         return False
     looker = Looker(model, lambda given: model(*given.args, **given.kwargs), None)
-    setting = Setting(Way.EVALUATION, precise=False, perturbed=False, casts=True, noted=False)
+    setting = Setting(Way.EVALUATION, precise=False, perturbed=0, casts=True, noted=False)
     judge = Judge(tells=False, settings=[setting], advises=False)
     few = min(_FEW, rows)
     try:
@@ -151,7 +151,7 @@ def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts:
         return ""
     looker = Looker(model, lambda given: with_loss(model, loss, *given.args, **given.kwargs), None)
     case, judge = Case(looker, inputs, parts, split), Judge(tells=False)
-    setting = Setting(Way.STILL, precise=False, perturbed=True)
+    setting = Setting(Way.STILL, precise=False, perturbed=1)
     cure, helps = judge.cure(case, setting) if case.runs_whole(setting) else ("", False)
     return cure and f"{cure} {GIVES if helps else RUNS}"
 

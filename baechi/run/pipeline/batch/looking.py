@@ -79,14 +79,14 @@ class Setting:
     Args:
         way: how its modules are set.
         precise: whether numbers are as precise as is cheap where the model lies.
-        perturbed: whether weights that are all equal are something else.
+        perturbed: by which random numbers weights that are all equal are something else; 0 for none.
         casts: whether the caller's autocast is on.
         noted: whether draws are noted, and how precise numbers are.
     """
 
     way: Way
     precise: bool
-    perturbed: bool
+    perturbed: int
     casts: bool = False
     noted: bool = True
 
@@ -193,7 +193,7 @@ class Looker:
                     stack.enter_context(full_precision())
             change = self._made_precise() if setting.precise else _same
             if setting.perturbed:
-                stack.enter_context(self._perturbed())
+                stack.enter_context(self._perturbed(setting.perturbed))
             yield change
 
     def _made_precise(self) -> Callable[[Inputs], Inputs]:
@@ -216,13 +216,23 @@ class Looker:
 
         return change
 
+    def has_flat_weights(self) -> bool:
+        """Whether a matrix of weights is all equal, as a head of zeros is: a look says little of its rows."""
+        for weight in self.model.parameters():
+            for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
+                if weight.requires_grad and piece.dim() > 1 and _is_plain(piece):
+                    with torch.no_grad(), self._at(piece), without_dispatch_modes():
+                        if bool((piece.data == piece.data.reshape(-1)[0]).all()):
+                            return True
+        return False
+
     @contextmanager
-    def _perturbed(self) -> Iterator[None]:
+    def _perturbed(self, seed: int) -> Iterator[None]:
         """Within this context, weights that are all equal are not; nor are zeros and ones among others."""
         saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
             try:
-                chance = torch.Generator().manual_seed(1)
+                chance = torch.Generator().manual_seed(seed)
                 for weight in self.model.parameters():
                     for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
                         if weight.requires_grad and _is_plain(piece):
