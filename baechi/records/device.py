@@ -126,6 +126,7 @@ HostWork = Literal[
     "lane_op",
     "boundary",
     "waiting_gradient",
+    "split_layer",
     "chunk",
 ]
 """What takes the host time beside launching kernels: the fields of `HostCosts`, without their unit."""
@@ -148,7 +149,7 @@ class HostCosts:
         convolution_s: torch: for a convolution.
         recorded_s: torch: more for an operator that autograd records.
         module_call_s: torch: for a call of a module that has modules inside, its own Python included.
-        leaf_call_s: torch: for a call of a module that has none.
+        leaf_call_s: torch: for a call of a module that has none, or of `nn.Sequential`.
         node_s: torch: for a node of autograd's graph in backward, beside its operators. Each device has a
             thread, and they work beside each other.
         list_s: torch: for an operator on lists, as optimizers use them.
@@ -173,6 +174,7 @@ class HostCosts:
         lane_op_s: more for a functional op in a microbatch.
         boundary_s: for each tensor that crosses between stages of a pipeline.
         waiting_gradient_s: for each weight in a step in microbatches, whose gradients are handed over.
+        split_layer_s: more for a call of a split layer, whose tiles are given their parts.
         chunk_s: for each chunk that `dispatch` runs.
         measured_on: the machine, Python and torch of these figures.
 
@@ -208,6 +210,7 @@ class HostCosts:
     lane_op_s: Seconds = 0.0
     boundary_s: Seconds = 0.0
     waiting_gradient_s: Seconds = 0.0
+    split_layer_s: Seconds = 0.0
     chunk_s: Seconds = 0.0
     measured_on: str = ""
 
@@ -252,6 +255,7 @@ class HostCosts:
             lane_op_s=130e-6,
             boundary_s=180e-6,
             waiting_gradient_s=30e-6,
+            split_layer_s=450e-6,
             chunk_s=1350e-6,
             measured_on="a server with an H200, Python 3.12, torch 2.11",
         )

@@ -167,6 +167,7 @@ def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any
     assert tiled is not None
     glue = runtime.glue
     assert glue is not None
+    glue.step.backend.spend("split_layer", glue.step.backend.host)
     given: list[Any] = [Given(args, kwargs)] if tiled.takes_all else [*args, *kwargs.values()]
     if not tiled.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
         raise TypeError(

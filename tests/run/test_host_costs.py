@@ -153,6 +153,13 @@ def test_chunks_and_full_calls_are_charged() -> None:
         assert counted("full_call", baechi.assign(Listed(), plan), cluster, x)[0] >= 1
 
 
+def test_split_layers_are_charged() -> None:
+    """For each call, beside those of its tiles."""
+    x, cluster = torch.ones(4, WIDTH), replace(CLUSTER, host=HostCosts())
+    model = baechi.distribute(nn.Sequential(nn.Linear(WIDTH, WIDTH)), x, cluster=cluster, split={"0": 2})
+    assert counted("split_layer", model, cluster, x)[0] == 1
+
+
 class Summed(nn.Module):
     """Adds what it finds in a list to its weight."""
 
@@ -170,7 +177,12 @@ def test_every_cost_is_tested() -> None:
     See `pipeline/test_emulated.py` and `pipeline/test_weights_apart.py`; of torch's own
     `backend/virtual/test_host_work.py`.
     """
-    own = {row[0].removesuffix("_s") for row in EVENTS} | {*IN_MICROBATCHES, "chunk", "full_call"}
+    own = {row[0].removesuffix("_s") for row in EVENTS} | {
+        *IN_MICROBATCHES,
+        "chunk",
+        "full_call",
+        "split_layer",
+    }
     assert own | {"task", "weights"} == set(HostCosts().by_work()) - set(TORCH_WORK)
 
 

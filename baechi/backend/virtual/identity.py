@@ -184,8 +184,8 @@ class Identity:
         return called
 
     def _called(self, module: nn.Module) -> None:
-        is_leaf = next(module.children(), None) is None
-        self._emulator.take("leaf_call" if is_leaf else "module_call")
+        has_code = type(module) is not nn.Sequential and next(module.children(), None) is not None
+        self._emulator.take("module_call" if has_code else "leaf_call")
 
     def _zeroed(self, owner: nn.Module | torch.optim.Optimizer) -> None:
         if isinstance(owner, nn.Module):
