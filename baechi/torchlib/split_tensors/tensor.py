@@ -186,7 +186,7 @@ class SplitTensor(torch.Tensor):
         for name, value in vars(self).items():
             if name not in _OWN:
                 setattr(made, name, copy.deepcopy(value, memo))
-        if self.grad is not None:
+        if self.grad is not None and not isinstance(self, torch.nn.Parameter):  # whose copies have none
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 

@@ -10,6 +10,9 @@ import torch
 
 from baechi.errors import BaechiError
 
+PLAIN = (bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device)
+"""Values that are joined if all parts give the same."""
+
 
 class AbstractJoiner(ABC):
     """Joins outputs of microbatches."""
@@ -112,6 +115,8 @@ def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> An
         items = joiner.in_rows(results, name)
         if items is not None:
             return items
+    if isinstance(first, PLAIN):
+        return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
     if isinstance(first, (list, tuple)):
         if len({len(one) for one in results}) > 1:
             return Unjoined(name, f"{type(first).__name__} of different length")
@@ -125,9 +130,7 @@ def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> An
             each = [getattr(one, field.name) for one in results]
             object.__setattr__(made, field.name, joined(each, joiner, below(name, field.name)))
         return made
-    if first is None or isinstance(first, (bool, int, float, str, bytes)):
-        return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
-    return Unjoined(name, type(first).__name__)
+    return first if first is None else Unjoined(name, type(first).__name__)
 
 
 def _as_losses(results: Sequence[Any], name: str) -> Sequence[Any]:
@@ -186,7 +189,7 @@ def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequen
     elif isinstance(first, Mapping):
         for key in first if all(one.keys() == first.keys() for one in results) else ():
             yield from leaves([one[key] for one in results], below(name, key))
-    elif isinstance(first, (list, tuple)) and len({len(one) for one in results}) == 1:
+    elif isinstance(first, (list, tuple)) and not isinstance(first, PLAIN) and _are_as_long(results):
         for index, each in enumerate(zip(*results, strict=True)):
             yield from leaves(each, below(name, index))
     elif dataclasses.is_dataclass(first):
@@ -194,6 +197,10 @@ def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequen
             yield from leaves([getattr(one, field.name) for one in results], below(name, field.name))
     else:
         yield name, results
+
+
+def _are_as_long(results: Sequence[Any]) -> bool:
+    return len({len(one) for one in results}) == 1
 
 
 def loss_name(result: Any) -> str:

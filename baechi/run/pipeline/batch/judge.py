@@ -14,17 +14,26 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from baechi.errors import UNSPLIT_CURE, BatchCoupled
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
-from baechi.run.pipeline.batch.joining import is_loss_at, leaves, loss_in, loss_name
-from baechi.run.pipeline.batch.looking import Looker, Seen, Setting, Way
+from baechi.run.pipeline.batch.joining import PLAIN, is_loss_at, leaves, loss_in, loss_name
+from baechi.run.pipeline.batch.looking import (
+    HooksRegistered,
+    Looker,
+    Seen,
+    Setting,
+    Way,
+    capture_installed,
+)
 from baechi.run.pipeline.batch.otherwise import otherwise
 from baechi.run.pipeline.batch.rounding import Rounding
 from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
@@ -39,8 +48,10 @@ from baechi.run.pipeline.batch.splitting import (
     some_rows,
 )
 from baechi.run.state.thread_as_found import left_as_before
+from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.private.modes import device_of, without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import mark_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +60,9 @@ GIVES, RUNS = "gives the same as the whole batch", "lets them run"
 
 _FEW = 16
 """So few rows are looked at twice, where weights are all equal."""
+
+_FLOATS_ALIKE = 1e-4
+"""So far numbers of Python in lists may be off, of the larger one: what made them is not known."""
 
 _STRANGE = "the model draws random numbers that are no matter of rows"
 _NOTHING = "the loss of the whole batch is no number"
@@ -80,8 +94,11 @@ class Case:
     @property
     def kind(self) -> Hashable:
         """What batches of one kind have in common."""
-        training, grad = self.looker.model.training, torch.is_grad_enabled()
-        return sum(self.parts.rows), training, grad, len(self.inputs.args), tuple(sorted(self.inputs.kwargs))
+        given = [*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())]
+        said = tuple(
+            [(key, value if isinstance(value, (bool, str)) else type(value)) for key, value in given]
+        )
+        return sum(self.parts.rows), torch.is_grad_enabled(), said, _settings_of(self.looker.model)
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
         """The same of the first rows of the batch.
@@ -116,6 +133,12 @@ class Case:
             return False
         return True
 
+    def on_host(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The inputs that lie on the host, which may be read without waiting for a device, by number."""
+        for number, tensor in enumerate(tensors_in(self.inputs.args, self.inputs.kwargs)):
+            if mark_of(tensor) is None and device_of(tensor).type == "cpu" and not is_valueless(tensor):
+                yield number, tensor
+
     def may_fail(self) -> bool:
         """Whether an index out of range raises, and that is all: in a kernel of CUDA it ends the process's
         use of the device. So what may be wrong is tried on the host only."""
@@ -131,10 +154,14 @@ class Case:
         Raises:
             Fails: the model's code raised an error.
         """
+        look = partial(self.looker.seen, setting, self.inputs, self.parts.parts, self.parts.rows)
         try:
-            return left_as_before(
-                partial(self.looker.seen, setting, self.inputs, self.parts.parts, self.parts.rows)
-            )
+            try:
+                return left_as_before(look)
+            except HooksRegistered:
+                if not capture_installed(self.looker.model):
+                    raise
+                return left_as_before(look)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # the model's code may raise anything in a look
@@ -142,6 +169,28 @@ class Case:
                 raise
             logger.debug("a look fails (%s): %s: %s", setting, type(error).__name__, error)
             raise Fails(f"it fails in a look ({type(error).__name__}: {str(error)[:200]})") from error
+
+
+def _is_even(tensor: torch.Tensor) -> bool:
+    """Whether there are several entries, which are all the same."""
+    if tensor.layout != torch.strided or tensor.numel() < 2:
+        return False
+    with torch.no_grad(), without_dispatch_modes():
+        return bool((tensor == tensor.reshape(-1)[0]).all())
+
+
+def _settings_of(model: nn.Module) -> int:
+    """What modules are set to, in attributes: words and switches such as `training`; as a hash."""
+    return hash(
+        tuple(
+            [
+                (key, value)
+                for module in model.modules()
+                for key, value in vars(module).items()
+                if type(value) is bool or type(value) is str
+            ]
+        )
+    )
 
 
 class Fails(Exception):
@@ -315,7 +364,7 @@ class _Hearing:
 
     def _difference(self, output: _Output, dim: int | None) -> _Wrong | None:
         whole, parts, rounding = output.whole, output.parts, Rounding(self._unit, lambda: inf)
-        if isinstance(whole, (bool, int, float, str)):
+        if isinstance(whole, PLAIN):
             alike = all(one == parts[0] for one in parts)  # else they are not joined
             return _Wrong(repr(whole), repr(parts[0])) if alike and parts[0] != whole else None
         with without_dispatch_modes():
@@ -325,6 +374,9 @@ class _Hearing:
             elif isinstance(whole, list):
                 items = [item for part in parts for item in part]
                 pairs = list(zip(tensors_in(whole), tensors_in(items), strict=False))
+                wrong = _plain_difference(whole, items)
+                if wrong is not None:
+                    return wrong
             else:
                 begun = accumulate(self._parts.rows, initial=0)
                 pairs = [
@@ -338,6 +390,20 @@ class _Hearing:
                 if not rounding.same(mine, other):
                     return _first_difference(mine, other)
         return None
+
+
+def _plain_difference(whole: list[Any], items: list[Any]) -> _Wrong | None:
+    """The first value that is no tensor, in lists with an item a row, and that parts give otherwise."""
+    pairs = zip(tree_leaves(whole), tree_leaves(items), strict=False)
+    for mine, other in pairs:
+        if type(mine) is not type(other):
+            return _Wrong(f"a {type(mine).__name__}", f"a {type(other).__name__}")
+        if isinstance(mine, float):
+            if not isclose(mine, other, rel_tol=_FLOATS_ALIKE):
+                return _Wrong(f"{mine:.9g}", f"{other:.9g}")
+        elif isinstance(mine, PLAIN) and mine != other:
+            return _Wrong(f"{mine!r:.50}", f"{other!r:.50}")
+    return None
 
 
 class Judge:
@@ -369,6 +435,8 @@ class Judge:
         self._numbers: dict[str, Evidence] = {}
         self._objective: str | None = None
         self._found: dict[Hashable, Found] = {}
+        self._even: dict[Hashable, frozenset[int]] = {}
+        """By kind, the numbers of inputs on the host that were the same all over at the last judgement."""
         self._wrong: dict[Hashable, Mapping[str, str]] = {}
         """By kind, the outputs that parts did not give once, and why."""
         self._calls = 0
@@ -392,15 +460,21 @@ class Judge:
         self._calls += 1
         self._candidates_now = None
         rules = self._rules(case.parts)
-        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
+        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found or self._varies(case)
         asks = (self._numbers[name].asks(case.parts, each) for name, each in rules.items())
         if is_time or (self._asks_again and any(asks)):
             try:
                 self._judge(case)
+                self._even[case.kind] = frozenset(n for n, one in case.on_host() if _is_even(one))
             except BaseException:
                 self._found.pop(case.kind, None)  # the next call is judged again
                 raise
         return self.known(case)
+
+    def _varies(self, case: Case) -> bool:
+        """Whether an input that was the same all over when it was judged, a mask of ones say, is not now."""
+        even = self._even.get(case.kind, frozenset())
+        return bool(even) and any(number in even and not _is_even(one) for number, one in case.on_host())
 
     def known(self, case: Case) -> Verdict:
         """The same by what is known, without a look.

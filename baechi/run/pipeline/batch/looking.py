@@ -21,9 +21,11 @@ import torch
 from torch import nn
 
 from baechi.backend import AbstractBackend
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.draws import Draws
 from baechi.run.pipeline.batch.handed import handed_kept
+from baechi.run.pipeline.batch.hidden_writes import HiddenWrites
 from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
@@ -112,6 +114,34 @@ class Seen:
     writers: frozenset[str]
 
 
+class HooksRegistered(BaechiError):
+    """The code of a model registered hooks in a look."""
+
+
+def capture_installed(model: nn.Module) -> bool:
+    """Let transformers install the hooks by which its models record hidden states and attentions, once.
+
+    Its models do so in the first call that asks for them, and note it in an attribute. Of that each
+    microbatch has its own.
+
+    Args:
+        model: any model.
+
+    Returns:
+        Whether there was anything to install.
+    """
+    room = sys.modules.get("transformers.utils.output_capturing")
+    install = getattr(room, "maybe_install_capturing_hooks", None)
+    kind = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
+    if install is None or kind is None:
+        return False
+    models = [module for module in model.modules() if isinstance(module, kind)]
+    waiting = [one for one in models if not getattr(one, "_output_capturing_hooks_installed", False)]
+    for one in waiting:
+        install(one)
+    return bool(waiting)
+
+
 @dataclass(frozen=True)
 class Looker:
     """What is needed to look at a model.
@@ -136,15 +166,33 @@ class Looker:
             rows: how many rows each part has.
 
         Raises:
+            HooksRegistered: the model's code registered hooks; they are gone again.
             Exception: whatever the model's code raises.
         """
         model, draws = self.model, Draws()
         modules = list(model.modules())
+        hooks = _hooks(modules)
 
         def run(inputs: Inputs) -> Any:
             given = change(_cloned(inputs))
-            with draws if setting.noted else nullcontext():
-                return self.call(given)
+            hidden = HiddenWrites(model, self._at)
+            try:
+                with draws if setting.noted else nullcontext(), hidden:
+                    result = self.call(given)
+            finally:
+                written = hidden.put_back()
+            if written:
+                raise BaechiError(
+                    f"{written[0]} is written through .data in forward, which torch does not count: each "
+                    "microbatch would write it, unseen. Write it without .data, under torch.no_grad(), or "
+                    f"{UNSPLIT_CURE}"
+                )
+            if _hooks(modules) != hooks:
+                raise HooksRegistered(
+                    "the model's forward registers hooks, which each microbatch would do: register them "
+                    f"before, or {UNSPLIT_CURE}"
+                )
+            return result
 
         with self.set_as(setting) as change:
             with left_as_found(model, contents="none") as keeper, _contents_kept(keeper), handed_kept(whole):
@@ -317,6 +365,11 @@ def _hooks_kept(model: nn.Module) -> Iterator[None]:
         for table, content in noted.values():
             if differ(content_of(table), content):
                 refill(table, content)
+
+
+def _hooks(modules: Sequence[nn.Module]) -> list[int]:
+    """How many hooks each module has."""
+    return [len(forward_hooks(module)) + len(forward_pre_hooks(module)) for module in modules]
 
 
 def _counts(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.splitting import Parted
 from baechi.torchlib.tensors.pytree import named_tensors
@@ -73,6 +74,12 @@ def summed(parts: Parted) -> list[Any]:
 ROWS, SUM = Rule("rows", by_rows), Rule("sum", summed)
 
 
+def _fractions(counts: Sequence[torch.Tensor]) -> list[Any]:
+    """What each count is of all; where there is nothing to count, all parts have the same loss."""
+    total = torch.stack(list(counts)).sum()
+    return [torch.where(total == 0, 1 / len(counts), count / total) for count in counts]
+
+
 def by_labels(name: str, ignored: int, skipped: int) -> Rule:
     """The rule of losses that are means over labels.
 
@@ -86,8 +93,7 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
         counts = []
         for counted in _counted(parts, name, skipped):
             counts.append((counted != ignored).sum().to(_precise(counted)))
-        total = torch.stack(counts).sum().clamp(min=1)
-        return [count / total for count in counts]
+        return _fractions(counts)
 
     return Rule(f"labels in {name} other than {ignored}{_but_for(skipped)}", weigh, name, ignored)
 
@@ -102,8 +108,7 @@ def by_amounts(name: str, skipped: int) -> Rule:
 
     def weigh(parts: Parted) -> list[Any]:
         amounts = [one.detach().sum(dtype=_precise(one)) for one in _counted(parts, name, skipped)]
-        total = torch.stack(amounts).sum()
-        return [amount / total for amount in amounts]
+        return _fractions(amounts)
 
     return Rule(f"the sum of {name}{_but_for(skipped)}", weigh, name)
 
@@ -117,8 +122,7 @@ def by_numbers(name: str) -> Rule:
 
     def weigh(parts: Parted) -> list[Any]:
         counts = [(~one.isnan()).sum().to(_precise(one)) for one in _counted(parts, name, 0)]
-        total = torch.stack(counts).sum().clamp(min=1)
-        return [count / total for count in counts]
+        return _fractions(counts)
 
     return Rule(f"entries of {name} that are numbers", weigh, name)
 
@@ -140,7 +144,17 @@ class Told:
         if not callable(self.how):
             return ROWS if self.how == "rows" else SUM
         own = self.how
-        return Rule("loss_weights", lambda parts: own(list(parts.parts)))
+
+        def weigh(parts: Parted) -> list[Any]:
+            shares = own(list(parts.parts))
+            if not isinstance(shares, (list, tuple)) or len(shares) != len(parts.parts):
+                raise BaechiError(
+                    f"loss_weights returned {shares!r:.100} for {len(parts.parts)} microbatches: it has to "
+                    "return a list with a number for each"
+                )
+            return list(shares)
+
+        return Rule("loss_weights", weigh)
 
 
 def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from baechi.backend import AbstractBackend
+from baechi.errors import UNSPLIT_CURE
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline.pipeline import ITEMS
 from baechi.run.pipeline.batch.handed import objects_in, own_of, tensors_behind
@@ -410,7 +411,7 @@ def _rows(named: list[tuple[str, Any]], split: Split) -> int | None:
         if how == ITEMS and (lists := list(lists_in(value))):
             return len(lists[0])
         for tensor in tensors_in(value) if isinstance(how, int) else ():
-            return int(tensor.shape[how])
+            return int(tensor.shape[how]) if -tensor.dim() <= how < tensor.dim() else None
     sizes = [size for value, how in opened if how == _AUTO for size in _sizes(value)]
     sure = [size for size in sizes if size.is_sure] or sizes
     if not sure:
@@ -518,6 +519,11 @@ def _chunks(
     tensor: torch.Tensor, dim: int | None, sizes: Sequence[int], *, grad: bool
 ) -> tuple[torch.Tensor, ...]:
     plain = tensor.detach() if grad and tensor.requires_grad else tensor
+    if dim is not None and tensor.layout not in (torch.strided, torch.jagged):
+        raise Unsplittable(
+            f"an input of shape {tuple(tensor.shape)} is sparse, and is not divided: give it to every "
+            f"microbatch whole, split={{name: None}}, or {UNSPLIT_CURE}"
+        )
     parts = (plain,) * len(sizes) if dim is None else plain.split(list(sizes), dim)
     if plain is tensor:
         return parts

@@ -66,8 +66,7 @@ class _Outer(torch.autograd.Function):
         if any(grad is not None and is_batch(grad) for grad in grads):
             raise BaechiError(
                 "a batch of gradients (is_grads_batched=True, jacobian or hessian with vectorize=True) goes "
-                "through a step in microbatches, whose backward runs once: call the model inside of `with "
-                "baechi.unsplit(model):`, or distribute it with microbatches=1"
+                f"through a step in microbatches, whose backward runs once: {UNSPLIT_CURE}"
             )
         ctx.box.incoming = grads
         return _token(), None, None
