@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from baechi.errors import SplitTensorError
 from baechi.torchlib.private.autograd import call_after_backward
+from baechi.torchlib.private.transforms import current_transform
 from baechi.torchlib.split_tensors.streams import in_backward_on, streams_for
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.streams import Streams, follow
@@ -28,8 +30,16 @@ def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
 
     Args:
         tensor: a tensor in pieces.
+
+    Raises:
+        SplitTensorError: torch.func transforms the code that asks.
     """
     if torch.is_grad_enabled() and tensor.requires_grad:
+        if current_transform() is not None:
+            raise SplitTensorError(
+                "transforms of torch.func (vmap, grad, jacrev, ...) do not go through weights in pieces: plan "
+                "without split=, or transform the plain model, after baechi.restore(model)"
+            )
         streams = streams_for(tensor)
         made: tuple[torch.Tensor, ...] = _Pieces.apply(tensor, streams)  # type: ignore[no-untyped-call]
         return tuple([_Home.apply(piece) for piece in made]) if streams else made  # type: ignore[no-untyped-call]

@@ -250,6 +250,7 @@ def test_copies() -> None:
     with cluster:
         model(*inputs).backward()
         copied = copy.deepcopy(model)
+    assert all(weight.grad is None for weight in copied.parameters())  # as of plain models
     for other in (copied, pickle.loads(pickle.dumps(model))):
         assert other.head.weight is other.embed.weight and other.head.weight is not model.head.weight
         with cluster:
@@ -258,6 +259,16 @@ def test_copies() -> None:
             steps(other, inputs, optim.SGD(other.parameters(), lr=0.1))
         assert isinstance(other.head.weight, SplitTensor)
     assert_same(model, plain, grads=False)
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.jacrev], ids=["vmap", "jacrev"])
+def test_transforms_are_refused(transform: Any) -> None:
+    """Weights in pieces have no rule for them; the error says what to do."""
+    model: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    cluster, x = baechi.Cluster.virtual(2), torch.ones(4, 6)
+    baechi.distribute(model, x, cluster=cluster, split={"2": 2})
+    with pytest.raises(SplitTensorError, match=r"baechi\.restore"), cluster:
+        transform(model)(x)
 
 
 def test_averages() -> None:

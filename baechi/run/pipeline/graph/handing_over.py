@@ -41,7 +41,8 @@ class _Inner(torch.autograd.Function):
         if gradients is None:
             raise RuntimeError(
                 "Trying to backward through the microbatches of a step a second time: its gradients have "
-                "been handed over. Call the model again"
+                "been handed over. Call the model again, or, for several backwards through one call, "
+                f"{UNSPLIT_CURE}"
             )
         incoming, box.incoming = box.incoming, ()
         return (None, None, *gradients(incoming))
