@@ -37,7 +37,7 @@ def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
     if torch.is_grad_enabled() and tensor.requires_grad:
         if current_transform() is not None:
             raise SplitTensorError(
-                "transforms of torch.func (vmap, grad, jacrev, ...) do not go through weights in pieces: plan "
+                "transforms of torch.func (vmap, grad, jacrev) do not go through weights in pieces: plan "
                 "without split=, or transform the plain model, after baechi.restore(model)"
             )
         streams = streams_for(tensor)
