@@ -21,9 +21,7 @@ class HiddenWrites(TorchFunctionMode):
         at: a context in which a tensor's device computes.
     """
 
-    def __init__(
-        self, model: nn.Module, at: Callable[[torch.Tensor], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, model: nn.Module, at: _At) -> None:
         super().__init__()
         named = [*model.named_parameters(), *model.named_buffers()]
         self._names, self._at = {id(tensor): name for name, tensor in named}, at

@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from math import inf, isclose, isfinite
 from typing import Any
@@ -91,7 +91,7 @@ class Case:
     parts: Parted
     split: Split
 
-    @property
+    @cached_property
     def kind(self) -> Hashable:
         """What batches of one kind have in common."""
         given = [*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())]
