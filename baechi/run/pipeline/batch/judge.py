@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from baechi.errors import UNSPLIT_CURE, BatchCoupled
 from baechi.records.inputs import Inputs
@@ -394,8 +393,8 @@ class _Hearing:
 
 def _plain_difference(whole: list[Any], items: list[Any]) -> _Wrong | None:
     """The first value that is no tensor, in lists with an item a row, and that parts give otherwise."""
-    pairs = zip(tree_leaves(whole), tree_leaves(items), strict=False)
-    for mine, other in pairs:
+    pairs = zip(leaves([whole]), leaves([items]), strict=False)
+    for (_, (mine,)), (_, (other,)) in pairs:
         if type(mine) is not type(other):
             return _Wrong(f"a {type(mine).__name__}", f"a {type(other).__name__}")
         if isinstance(mine, float):
