@@ -591,7 +591,16 @@ class Judge:
         for name, told in hearing.told.items():
             if told.fitting:
                 self._numbers[name].keep(told)
-        self._settle(case, hearing, objective, setting, kind)
+        try:
+            self._settle(case, hearing, objective, setting, kind)
+        except BatchCoupled as error:
+            if seen.buffers:
+                names = ", ".join(seen.buffers[:3])
+                error.add_note(
+                    f"Each microbatch writes buffers, which then hold something else ({names}): a layer that "
+                    "computes with them, as spectral norm does, may be what differs, and not the rows"
+                )
+            raise
         self._doubt(hearing, objective, kind)
         if setting.way is Way.STILL and not self._accepts:
             self._found[kind] = replace(self._found[kind], writers=seen.writers)

@@ -239,6 +239,25 @@ def test_hooks_that_forward_registers() -> None:
     assert not model.a._forward_hooks
 
 
+def test_layers_that_compute_with_what_they_write() -> None:
+    """Spectral norm moves with each microbatch; the error names its buffers, since no row is to blame."""
+
+    def build() -> nn.Module:
+        net = Net(lambda net, out, y: F.mse_loss(out, y))
+        nn.utils.parametrizations.spectral_norm(net.a)
+        return net
+
+    model: Any = seeded(build)
+    cluster = pipelined(model, (X, Y), microbatches=4, device_map=WHERE)
+    with pytest.raises(BatchCoupled) as caught, cluster:
+        for number in range(4):
+            model(X, Y).backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight += noise(*weight.shape, seed=number).to(weight.device)
+    assert any("a.parametrizations.weight.0._u" in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize(
     ("shares", "said"), [(lambda parts: [1.0], r"returned \[1.0\]"), (lambda parts: None, "returned None")]
 )
