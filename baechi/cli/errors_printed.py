@@ -1,6 +1,7 @@
 """Commands that tell what went wrong in one sentence, and how it came about only if asked."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +17,9 @@ from baechi.report.words import shortened
 
 FAILED = 2
 """Exit status of a command that could not do what it was asked to."""
+
+_PIPE_CLOSED = 141
+"""As the shell has it of a command that a closed pipe ends: 128 and the number of SIGPIPE."""
 
 _LONGEST = 2000
 """Characters of a sentence at most."""
@@ -39,8 +43,12 @@ class Commands(TyperGroup):
             return super().main(*args, **kwargs)
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
+            sys.stdout.flush()
         except typer.Abort:
             sys.exit(1)
+        except (SystemExit, BrokenPipeError):  # click's, too, where who reads has enough: as of a killed pipe
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")
+            sys.exit(_PIPE_CLOSED)
         except Exception as error:
             said = getattr(error, "format_message", None)  # click's own errors, wherever typer has click from
             if said is None:
@@ -68,6 +76,11 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except BrokenPipeError:  # who reads has enough
             raise
+        except SystemExit as error:  # of the model's own code, or of rich, where who reads has enough
+            if debug or isinstance(error.__context__, BrokenPipeError):
+                raise
+            _tell(f"the code of the model called sys.exit({error})")
+            raise typer.Exit(FAILED) from error
         except (BaechiError, OSError, ValueError, TargetFailed) as error:
             if debug:
                 raise

@@ -2,10 +2,11 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from traceback import FrameSummary, extract_tb, format_list
 from typing import Any
@@ -41,11 +42,18 @@ def _is_user(frame: FrameSummary) -> bool:
 
 @contextmanager
 def _failing_as(target: str) -> Iterator[None]:
-    """What the user's code raises becomes `TargetFailed`, whatever it is."""
+    """What the user's code raises becomes `TargetFailed`, whatever it is. What it prints is no result, and
+    files are written to the folder where the command began."""
+    folder = os.getcwd()
     try:
-        yield
-    except (Exception, SystemExit) as error:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise TargetFailed(target, error) from error
+    finally:
+        os.chdir(folder)
 
 
 def model_of(target: str) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from baechi.backend.virtual.current import at_work
@@ -26,7 +27,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, is_replaced, replace_forward
 from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
 from baechi.torchlib.private.modes import without_torch_function
-from baechi.torchlib.private.modules import buffer_table
+from baechi.torchlib.private.modules import buffer_table, forward_pre_hooks, spectral_kind
 
 _WITHOUT_DEVICE = "baechi: without device"
 
@@ -134,8 +135,15 @@ def _contexts(module: nn.Module) -> tuple[AbstractContextManager[None], Abstract
     return nullcontext(), _StatisticsFrozen(module)
 
 
+def _is_spectral(module: nn.Module) -> bool:
+    """Whether it is torch's spectral norm, or has it as a hook: it goes on in each forward of training."""
+    hooks = forward_pre_hooks(module).values()
+    return type(module) is spectral_kind or any(isinstance(hook, SpectralNorm) for hook in hooks)
+
+
 class _StatisticsFrozen:
-    """Within this context, running statistics stay as they are: a batch counts once.
+    """Within this context, running statistics stay as they are, and the vectors of spectral norms do: a batch
+    counts once.
 
     A momentum of 0 leaves them bit for bit. The kernels are the same, and what autograd saves is, too; torch
     compares both runs. Entered again for each backward through the region.
@@ -157,6 +165,9 @@ class _StatisticsFrozen:
                 if "num_batches_tracked" in buffers:
                     self._undo.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
                     buffers["num_batches_tracked"] = None
+            if norm.training and _is_spectral(norm):  # its vectors move in training only
+                self._undo.callback(vars(norm).__setitem__, "training", True)
+                vars(norm)["training"] = False
 
     def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         self._undo.close()

@@ -8,7 +8,7 @@ Nothing here needs torch.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -37,6 +37,9 @@ class BatchSpec:
     base_device: DeviceName | None = None
 
     def __post_init__(self) -> None:
+        given: Any = self.batch_sizes
+        if not isinstance(given, Mapping):
+            raise TypeError(f'batch_sizes is {given!r}: it is a size by dimension, such as {{"out": 4}}')
         if len(self.batch_sizes) != 1:
             raise ValueError(
                 f"batch_sizes is {dict(self.batch_sizes)}: a layer is split along one dimension; name one"
@@ -156,10 +159,12 @@ def _check_number(number: object, what: str) -> None:
 
 def _flat(devices: Any) -> list[DeviceName]:
     """The devices of a list, of a list of lists, or of an array."""
-    if isinstance(devices, (str, int)):
+    if isinstance(devices, (str, int)) and not isinstance(devices, bool):
         return [devices]
     if hasattr(devices, "tolist"):
         devices = devices.tolist()
     if hasattr(devices, "type") and hasattr(devices, "index") and not isinstance(devices, (list, tuple)):
         return [str(devices)]  # a torch.device
+    if not isinstance(devices, Iterable):
+        raise TypeError(f"device_matrix has {devices!r}: it takes names or numbers of devices")
     return [device for part in devices for device in _flat(part)]

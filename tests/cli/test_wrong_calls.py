@@ -3,6 +3,8 @@
 import json
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,3 +179,29 @@ def judged(call: str, folder: Path) -> str:
 def test_wrong_calls(call: str, folder: Path) -> None:
     """One sentence on the standard error, nothing on the standard output, nothing written."""
     assert not judged(call, folder)
+
+
+def test_a_reader_that_has_enough(tmp_path: Path) -> None:
+    """Ends the command as a closed pipe does, and not with the status of `fits` that says no."""
+    script = tmp_path / "fitting.py"
+    script.write_text(
+        "import torch\ndef make():\n    print('made')\n    return torch.nn.Linear(3, 2), torch.ones(4, 3)\n"
+    )
+    command = [sys.executable, "-m", "baechi", "fits", f"{script}:make", "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        assert subprocess.run(command, stdout=closed, stderr=subprocess.DEVNULL).returncode == 141
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["fits"]  # what the target prints is no result
+
+
+def test_a_forward_that_exits(tmp_path: Path) -> None:
+    """Is a command that failed, whatever the status that it asks for."""
+    script = tmp_path / "exiting.py"
+    script.write_text(
+        "import sys, torch\nclass Exits(torch.nn.Module):\n    def forward(self, x):\n        sys.exit(0)\n"
+        "def make():\n    return torch.nn.Sequential(torch.nn.Linear(3, 2), Exits()), torch.ones(4, 3)\n"
+    )
+    done = CliRunner().invoke(app, ["fits", f"{script}:make"])
+    assert done.exit_code == 2 and "called sys.exit(0)" in done.stderr

@@ -11,7 +11,7 @@ from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Argume
 from baechi.dispatch.chunks.arguments import check_argument, has_dim, lists_cut, sort_of
 from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
 from baechi.dispatch.merge.alone import Alone
-from baechi.dispatch.merge.growth import result_of, shapes_of
+from baechi.dispatch.merge.growth import results_of, shapes_of
 from baechi.dispatch.merge.joining import Joiner, Shapes
 from baechi.errors import FatalError
 from baechi.run.step.loans import version_of
@@ -110,18 +110,18 @@ class _RowsCall(AbstractCall):
         arguments = [(name, *sort_of(value, self.rows)) for name, value in self._named()]
         return training_flags(self._subject.model()), tuple(arguments)
 
-    def _alone(self, chunk: int) -> Alone | None:
-        """What the model gives for the last row of the first chunk, or, if it has one, for two rows."""
+    def _alone(self, chunk: int) -> list[Alone]:
+        """What the model gives for the last and the first row of the first chunk; if it has one, for two."""
         if self._written() or self._sort() in self._subject.checked:
-            return None
-        row, rows = (chunk - 1, 1) if chunk > 1 else (0, 2)
-        model, call = self._subject.model(), self._sliced(row, row + rows)
+            return []
+        which = [(chunk - 1, 1), (0, 1)] if chunk > 1 else [(0, 2)]
+        model, calls = self._subject.model(), [self._sliced(row, row + rows) for row, rows in which]
         if self._subject.runs_here:
-            result = result_of(model, call)
+            results = results_of(model, calls)  # one after the other: what a call leaves behind shows, too
         else:
-            shapes = shapes_of(model, [call], values=False)
-            result = None if shapes is None else shapes[0]
-        return None if result is None else Alone(result, row, rows, chunk)
+            results = shapes_of(model, calls, values=False) or []
+        pairs = zip(results, which, strict=False)
+        return [Alone(result, row, rows, chunk) for result, (row, rows) in pairs]
 
     def _sliced(self, start: int, stop: int) -> Arguments:
         known: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is there twice is one slice

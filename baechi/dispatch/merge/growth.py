@@ -6,7 +6,7 @@
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,25 +48,25 @@ def shapes_of(model: nn.Module, calls: list[Call], *, values: bool = True) -> li
     return None
 
 
-def result_of(model: nn.Module, call: Call) -> Any | None:
-    """What a model returns where it lies; it is left as it was found.
+def results_of(model: nn.Module, calls: Sequence[Call]) -> list[Any]:
+    """What a model returns where it lies, call after call; it is left as it was found.
 
     Args:
         model: the model.
-        call: arguments of a call.
+        calls: arguments of each call.
 
     Returns:
-        None if it draws random numbers, or does not run with these arguments.
+        Nothing if it draws random numbers, or does not run with these arguments.
     """
     with unwatched(), torch.no_grad(), left_as_found(model, contents="no parameters"):
         before = random_states()
         try:
-            args, kwargs = _moved(model, call)
-            result = model(*args, **kwargs)
+            moved = [_moved(model, call) for call in calls]
+            results = [model(*args, **kwargs) for args, kwargs in moved]
         except Exception as error:  # the model's code may raise anything
             logger.info("the model does not run with a row alone (%s)", error)
-            return None
-        return result if random_states() == before else None
+            return []
+        return results if random_states() == before else []
 
 
 def _without_values(model: nn.Module, calls: list[Call]) -> list[Any]:

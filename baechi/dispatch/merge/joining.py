@@ -40,7 +40,7 @@ class Joiner:
         items: how many items each chunk had.
         out: what the user said.
         shapes: finds how outputs grow; None if the model does not tell.
-        alone: what the model gives for a row alone; None if that is known, or cannot be.
+        alone: what the model gives for rows alone; nothing if that is known, or cannot be.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Joiner:
         items: Sequence[int],
         out: Any,
         shapes: Callable[[], Shapes | None],
-        alone: Callable[[], Alone | None],
+        alone: Callable[[], Sequence[Alone]],
     ) -> None:
         self._items = list(items)
         self._out = out
@@ -121,10 +121,10 @@ class Joiner:
         """Refuse what a row alone contradicts."""
         if dim is None and len(set(self._items)) > 1:
             return  # chunks of several sizes have shown it
-        alone = self._alone()
-        why = "" if alone is None else alone.contradicts(_at(alone.result, path), part, dim)
-        if why:
-            raise _refusal(path, why)
+        for alone in self._alone():
+            why = alone.contradicts(_at(alone.result, path), part, dim)
+            if why:
+                raise _refusal(path, why)
 
     def _growing(self, path: Path, parts: list[torch.Tensor]) -> int | None:
         """The dimension to put parts together along."""

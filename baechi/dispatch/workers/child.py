@@ -15,7 +15,7 @@ from baechi.dispatch.schedulers.targets import Target
 from baechi.dispatch.workers.parcels import packed, packed_error, unpacked
 from baechi.dispatch.workers.recipe import Recipe, modules_from
 from baechi.errors import FatalError, WorkerError
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a worker that was interrupted while it had nothing to do."""
@@ -110,9 +110,11 @@ class _Worker:
             self._replicas.begin()
             replica = self._replicas.at(self._target.name)
             results = replica.finish(replica.launch(calls, divided=True))  # what it writes stays here
-        if any(tensor.requires_grad for tensor in tensors_in(results)):
+            trains = torch.is_grad_enabled()
+        if trains and any(tensor.requires_grad for tensor in tensors_in(results)):
             raise FatalError(
                 "gradients do not come back from worker processes: call it under torch.no_grad(), or use "
                 "workers='thread' to train"
             )
-        return results
+        # a weight that is returned as it is requires a gradient all the same
+        return map_tensors(lambda tensor: tensor.detach() if tensor.requires_grad else tensor, results)

@@ -45,6 +45,12 @@ EVERY_FORWARD_PRE_HOOKS: Any = named(
     "let hooks on all modules see tensors that are computed",
 )
 
+spectral_kind: Any = named(
+    "torch.nn.utils.parametrizations._SpectralNorm",
+    "let the vectors of spectral norms stay as they are where a module runs again",
+    None,
+)
+
 parse_to: Callable[..., tuple[Any, ...]] = named(
     "torch._C._nn._parse_to", "refuse to move a distributed model to one device"
 )
