@@ -116,6 +116,26 @@ def test_each_row_is_looked_at_once_and_never_where_out_says_it() -> None:
     assert torch.equal(called(lambda f, x: x.cumsum(0), X, size=5, out=("cat", 0))[5:], X[5:].cumsum(0))
 
 
+OF_OTHERS: dict[str, Callable[..., Any]] = {
+    "the last row": lambda layer, x: layer(x) - layer(x)[-1:],
+    "rows that follow": lambda layer, x: layer(x).flip(0).cumsum(0).flip(0),
+    "calls before": lambda layer, x: layer(x) * counted(layer),
+}
+
+
+def counted(layer: Any) -> int:
+    """How often it was called, kept in an attribute."""
+    layer.calls = getattr(layer, "calls", 0) + 1
+    return int(layer.calls)
+
+
+@pytest.mark.parametrize("which", OF_OTHERS)
+def test_rows_that_the_last_one_does_not_tell_of(which: str) -> None:
+    """The first row of a chunk is looked at, too, and after the last one."""
+    with pytest.raises(FatalError, match="row 0 has other values"):
+        called(OF_OTHERS[which], X, size=4)
+
+
 def test_a_call_of_another_sort_is_looked_at_again() -> None:
     """Words and numbers among the arguments may choose another path."""
 

@@ -167,6 +167,31 @@ def test_with_microbatches() -> None:
     assert all(kept[1][name] < 0.8 * kept[0][name] for name in kept[0])
 
 
+@pytest.mark.parametrize("kind", ["parametrized", "hooked"])
+def test_spectral_norms_move_once(kind: str) -> None:
+    """Their vectors go on in each forward of training, but not where it runs again."""
+    norm: Any = nn.utils.parametrizations.spectral_norm if kind == "parametrized" else nn.utils.spectral_norm
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        blocks = [nn.Sequential(norm(nn.Linear(8, 16)), nn.GELU(), norm(nn.Linear(16, 8))) for _ in range(3)]
+        return nn.Sequential(*blocks).double()
+
+    model, plain, x = build(), build(), torch.linspace(-1, 1, 32).reshape(4, 8).double()
+    cluster = baechi.Cluster.virtual(1)
+    baechi.distribute(model, x, cluster=cluster, recompute=["0", "1"], source="estimate")
+    for _ in range(2):
+        for network in (model, plain):
+            with cluster if network is model else nullcontext():
+                network(x).square().mean().backward()
+    state = model.state_dict()
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(state[name].cpu(), tensor, rtol=1e-12, atol=1e-12, msg=name)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-12, atol=1e-12)
+
+
 class Writes(nn.Module):
     """Adds to what it is given, in place."""
 

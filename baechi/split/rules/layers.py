@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from baechi.errors import SplitTensorError
 from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule
 
 
@@ -84,6 +85,7 @@ def layer_norm(
 ) -> torch.Tensor:
     """A tile of a `LayerNorm`: some of the rows."""
     del dimension, share
+    _check_rows(x, options)
     return F.layer_norm(x, options["normalized_shape"], weight, bias, options["eps"])
 
 
@@ -92,7 +94,17 @@ def rms_norm(
 ) -> torch.Tensor:
     """A tile of an `RMSNorm`: some of the rows."""
     del dimension, share
+    _check_rows(x, options)
     return F.rms_norm(x, options["normalized_shape"], weight, options["eps"])
+
+
+def _check_rows(x: torch.Tensor, options: Mapping[str, Any]) -> None:
+    normalized = len(options["normalized_shape"])
+    if x.dim() <= normalized:
+        raise SplitTensorError(
+            f"a norm over {normalized} dimensions is split along rows, and its input of {x.dim()} dimensions "
+            "has none: leave the layer out of split="
+        )
 
 
 def elementwise(
