@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import UNSPLIT_CURE, BatchCoupled
+from baechi.errors import UNSPLIT_CURE, BaechiError, BatchCoupled, note
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
@@ -155,12 +155,16 @@ class Case:
         """
         look = partial(self.looker.seen, setting, self.inputs, self.parts.parts, self.parts.rows)
         try:
-            try:
-                return left_as_before(look)
-            except HooksRegistered:
-                if not capture_installed(self.looker.model):
-                    raise
-                return left_as_before(look)
+            for _ in range(2):
+                try:
+                    return left_as_before(look)
+                except HooksRegistered:
+                    if not capture_installed(self.looker.model):
+                        break
+            raise BaechiError(
+                "the model's forward registers hooks, which each microbatch would do: register them before, or "
+                f"{UNSPLIT_CURE}"
+            )
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # the model's code may raise anything in a look
@@ -596,9 +600,10 @@ class Judge:
         except BatchCoupled as error:
             if seen.buffers:
                 names = ", ".join(seen.buffers[:3])
-                error.add_note(
+                note(
+                    error,
                     f"Each microbatch writes buffers, which then hold something else ({names}): a layer that "
-                    "computes with them, as spectral norm does, may be what differs, and not the rows"
+                    "computes with them, as spectral norm does, may be what differs, and not the rows",
                 )
             raise
         self._doubt(hearing, objective, kind)

@@ -114,7 +114,7 @@ class Seen:
     writers: frozenset[str]
 
 
-class HooksRegistered(BaechiError):
+class HooksRegistered(Exception):
     """The code of a model registered hooks in a look."""
 
 
@@ -188,10 +188,7 @@ class Looker:
                     f"{UNSPLIT_CURE}"
                 )
             if _hooks(modules) != hooks:
-                raise HooksRegistered(
-                    "the model's forward registers hooks, which each microbatch would do: register them "
-                    f"before, or {UNSPLIT_CURE}"
-                )
+                raise HooksRegistered
             return result
 
         with self.set_as(setting) as change:
