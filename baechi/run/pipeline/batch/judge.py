@@ -162,8 +162,8 @@ class Case:
                     if not capture_installed(self.looker.model):
                         break
             raise BaechiError(
-                "the model's forward registers hooks, which each microbatch would do: register them before, or "
-                f"{UNSPLIT_CURE}"
+                "the model's forward registers hooks, which each microbatch would do: register them before, "
+                f"or {UNSPLIT_CURE}"
             )
         except torch.OutOfMemoryError:
             raise
