@@ -132,7 +132,7 @@ def counted(layer: Any) -> int:
 @pytest.mark.parametrize("which", OF_OTHERS)
 def test_rows_that_the_last_one_does_not_tell_of(which: str) -> None:
     """The first row of a chunk is looked at, too, and after the last one."""
-    with pytest.raises(FatalError, match="row [03] has other values"):
+    with pytest.raises(FatalError, match=r"row [03] has other values"):
         called(OF_OTHERS[which], X, size=4)
 
 
