@@ -5,6 +5,7 @@
 runs many, and prints what went wrong, each kind once.
 """
 
+import copy
 import json
 import logging
 import sys
@@ -168,7 +169,7 @@ def _change(data: Any, raw: dict[str, str], random: Random) -> None:
     table, key = random.choice(places)
     match random.randrange(8):
         case 0 | 1:
-            table[key] = random.choice(OTHERS)
+            table[key] = copy.deepcopy(random.choice(OTHERS))
         case 2:
             marker = f"raw{len(raw)}"
             raw[marker], table[key] = random.choice(RAW), marker
@@ -177,7 +178,7 @@ def _change(data: Any, raw: dict[str, str], random: Random) -> None:
         case 4 if isinstance(table, list):
             table.insert(key, table[key])
         case 4:
-            table[str(random.choice(OTHERS))] = table.pop(key)
+            table[str(copy.deepcopy(random.choice(OTHERS)))] = table.pop(key)
         case 5:
             other, place = random.choice(list(_places(data)))
             table[key], other[place] = json.loads(json.dumps([other[place], table[key]]))
