@@ -44,9 +44,9 @@ def to_trace(timeline: Timeline, measured: Timeline | None = None) -> str:
 
 
 def _ends(timeline: Timeline) -> list[str]:
-    """The devices, then the host, then what else spans name."""
+    """The devices, then the host, then what else spans and memory name."""
     named = [end for span in timeline.spans for end in span.where.split(">")]
-    return list(dict.fromkeys([*timeline.peak_bytes, HOST, *named]))
+    return list(dict.fromkeys([*timeline.peak_bytes, HOST, *named, *timeline.live_bytes]))
 
 
 def _ns(seconds: float) -> int:

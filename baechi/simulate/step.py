@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from baechi.cost.machine import Machine
+from baechi.errors import PlanError
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
@@ -177,7 +178,10 @@ def _run(
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
-        raise RuntimeError(f"{phase} stops for ever at {stuck}: the plan's order is not topological")
+        raise PlanError(
+            f"{phase} stops for ever at {stuck}: the plan's order is not topological, or its graph says that "
+            "layers await each other (awaited_before)"
+        )
     if recorder:
         recorder.phase_over(engine)
     return end_s
