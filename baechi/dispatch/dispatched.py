@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from baechi.dispatch.workers.recipe import made_by
 from baechi.errors import BaechiError
 from baechi.progress import progress
 from baechi.records.inputs import Inputs
+from baechi.run.state.thread_as_found import left_as_before
 
 Workers = Literal["inline", "thread", "process"]
 Model = nn.Module | Callable[[], nn.Module]
@@ -94,6 +96,11 @@ class Dispatched:
             AggregateError: several chunks failed.
             Exception: what the one chunk raised that failed.
         """
+        return left_as_before(partial(self._called, args, kwargs))
+
+    forward = __call__
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self._begun()
         try:
             call = self.chunks.open(self._subject, args, kwargs)
@@ -110,8 +117,6 @@ class Dispatched:
                 self._end(session)
             finally:
                 self._busy = False
-
-    forward = __call__
 
     def stream(self, inputs: Iterable[Any]) -> Generator[Any, None, None]:
         """Call the model for each of many inputs, which may be more than memory holds.
