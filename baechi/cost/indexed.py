@@ -154,7 +154,7 @@ class IndexedGraph:
             returned=returned,
             outputs_stay=graph.outputs_stay,
             releases=_by_node([costs_of[name].held_until for name in names], index),
-            awaited=_by_node([costs_of[name].awaited_before for name in names], index),
+            awaited=_awaited([costs_of[name].awaited_before for name in names], index),
             members=members,
             group_of=group_of,
         )
@@ -258,6 +258,16 @@ def _by_node(names: Sequence[str], index: dict[str, int]) -> dict[int, list[int]
     for layer, name in enumerate(names):
         if name in index:
             found.setdefault(index[name], []).append(layer)
+    return found
+
+
+def _awaited(names: Sequence[str], index: dict[str, int]) -> dict[int, list[int]]:
+    """By layer, those whose values the host waits for before it. (A file may name one that comes first.)"""
+    found = {}
+    for reached, makers in _by_node(names, index).items():
+        earlier = [maker for maker in makers if maker < reached]
+        if earlier:
+            found[reached] = earlier
     return found
 
 
