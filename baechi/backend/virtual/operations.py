@@ -102,7 +102,13 @@ class Operations:
                 return self._run_transfer(func, facts, sent, (args, kwargs), ends)
         given = flat((*args, *kwargs.values())) if kwargs else flat(args)
         marks = [mark_of(tensor) for tensor in given]
-        device, stays_unplaced, unplaced = self._device(facts, args, kwargs, given, marks)
+        asked: Any = kwargs.get("device") if rule.copies is None else None
+        # a factory that is told the device takes from other tensors no more than a shape
+        shapes_only = asked is not None and asked.index is not None
+        if shapes_only:
+            device, stays_unplaced, unplaced = self._place_of_device(asked), False, list[torch.Tensor]()
+        else:
+            device, stays_unplaced, unplaced = self._device(facts, args, kwargs, given, marks)
         result = self._run_kernel(func, args, kwargs)
         made = [result] if isinstance(result, torch.Tensor) else flat((result,))
         if device == _NO_DEVICE:
@@ -115,8 +121,7 @@ class Operations:
             marks = [mark_of(tensor) for tensor in given]
         new = self._emulator.allocate(made, device, stream, facts.name)
         if facts.kernel:
-            # a factory that is told the device takes from other tensors no more than a shape
-            read = {} if kwargs.get("device") is not None else self._blocks(given, marks)
+            read = {} if shapes_only else self._blocks(given, marks)
             written = [*new, *self._written(facts, args, kwargs, read)]
             work = work_of(func, facts, (args, kwargs, result), (given, made))
             self._emulator.compute(device, facts.name, list(read.values()), written, work)
@@ -173,9 +178,6 @@ class Operations:
             The device's index, or `_NO_DEVICE`; then whether the results stay without a place (else they
             lie on the host); and the inputs without a place, which now get that of the operation.
         """
-        asked = kwargs.get("device")
-        if asked is not None and asked.index is not None and facts.rule.copies is None:
-            return self._place_of_device(asked), False, []
         place: str | None = None
         thread = self._emulator.thread
         on_host = False
