@@ -46,7 +46,9 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except typer.Abort:
             sys.exit(1)
-        except (SystemExit, BrokenPipeError):  # click's, too, where who reads has enough: as of a killed pipe
+        except (SystemExit, BrokenPipeError) as error:
+            if not _is_closed_pipe(error):
+                raise
             sys.stdout = open(os.devnull, "w", encoding="utf-8")
             sys.exit(_PIPE_CLOSED)
         except Exception as error:
@@ -76,8 +78,8 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except BrokenPipeError:  # who reads has enough
             raise
-        except SystemExit as error:  # of the model's own code, or of rich, where who reads has enough
-            if debug or isinstance(error.__context__, BrokenPipeError):
+        except SystemExit as error:  # else of the model's own code
+            if debug or _is_closed_pipe(error):
                 raise
             _tell(f"the code of the model called sys.exit({error})")
             raise typer.Exit(FAILED) from error
@@ -94,6 +96,11 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
     )
     telling.__annotations__ = {**command.__annotations__, "debug": Debug}
     return telling
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    """Whether who reads has enough: rich and click end the process then, by `SystemExit`."""
+    return isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError)
 
 
 def _tell(sentence: str) -> None:
