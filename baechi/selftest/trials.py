@@ -24,7 +24,6 @@ _LIMITS = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 _SENT = (1, 2**10, 2**20)
 _COPIES = 5
-_WIDTH = 256
 _LARGER, _SMALLER = (8, 1024, 4096), (4, 64, 64)
 """Blocks, width and rows of the model whose step is predicted: on devices, and emulated."""
 

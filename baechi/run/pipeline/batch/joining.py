@@ -189,7 +189,11 @@ def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequen
     elif isinstance(first, Mapping):
         for key in first if all(one.keys() == first.keys() for one in results) else ():
             yield from leaves([one[key] for one in results], below(name, key))
-    elif isinstance(first, (list, tuple)) and not isinstance(first, PLAIN) and _are_as_long(results):
+    elif (
+        isinstance(first, (list, tuple))
+        and not isinstance(first, PLAIN)
+        and len({len(one) for one in results}) == 1
+    ):
         for index, each in enumerate(zip(*results, strict=True)):
             yield from leaves(each, below(name, index))
     elif dataclasses.is_dataclass(first):
@@ -197,10 +201,6 @@ def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequen
             yield from leaves([getattr(one, field.name) for one in results], below(name, field.name))
     else:
         yield name, results
-
-
-def _are_as_long(results: Sequence[Any]) -> bool:
-    return len({len(one) for one in results}) == 1
 
 
 def loss_name(result: Any) -> str:

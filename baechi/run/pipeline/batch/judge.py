@@ -32,6 +32,7 @@ from baechi.run.pipeline.batch.looking import (
     Setting,
     Way,
     capture_installed,
+    is_even,
 )
 from baechi.run.pipeline.batch.otherwise import otherwise
 from baechi.run.pipeline.batch.rounding import Rounding
@@ -176,10 +177,7 @@ class Case:
 
 def _is_even(tensor: torch.Tensor) -> bool:
     """Whether there are several entries, which are all the same."""
-    if tensor.layout != torch.strided or tensor.numel() < 2:
-        return False
-    with torch.no_grad(), without_dispatch_modes():
-        return bool((tensor == tensor.reshape(-1)[0]).all())
+    return tensor.layout == torch.strided and tensor.numel() > 1 and is_even(tensor)
 
 
 def _settings_of(model: nn.Module) -> int:

@@ -263,13 +263,18 @@ class Looker:
 
     def has_flat_weights(self) -> bool:
         """Whether a matrix of weights is all equal, as a head of zeros is: a look says little of its rows."""
+        for piece in self._trained():
+            with self._at(piece):
+                if piece.dim() > 1 and is_even(piece):
+                    return True
+        return False
+
+    def _trained(self) -> Iterator[torch.Tensor]:
+        """The plain tensors that are trained; of a weight in pieces, these."""
         for weight in self.model.parameters():
             for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
-                if weight.requires_grad and piece.dim() > 1 and _is_plain(piece):
-                    with torch.no_grad(), self._at(piece), without_dispatch_modes():
-                        if bool((piece.data == piece.data.reshape(-1)[0]).all()):
-                            return True
-        return False
+                if weight.requires_grad and _is_plain(piece):
+                    yield piece
 
     @contextmanager
     def _perturbed(self, seed: int) -> Iterator[None]:
@@ -278,11 +283,9 @@ class Looker:
         try:
             try:
                 chance = torch.Generator().manual_seed(seed)
-                for weight in self.model.parameters():
-                    for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
-                        if weight.requires_grad and _is_plain(piece):
-                            with self._at(piece), without_dispatch_modes():
-                                _perturb(piece.data, saved, chance)
+                for piece in self._trained():
+                    with self._at(piece), without_dispatch_modes():
+                        _perturb(piece.data, saved, chance)
                 yield
             finally:
                 self._put_back(saved)
@@ -308,6 +311,16 @@ def _unit_of(model: nn.Module) -> float:
 
 def _same(inputs: Inputs) -> Inputs:
     return inputs
+
+
+def is_even(tensor: torch.Tensor) -> bool:
+    """Whether all entries of a tensor are the same; it has some, and lies where this computes.
+
+    Args:
+        tensor: a strided one.
+    """
+    with torch.no_grad(), without_dispatch_modes():
+        return bool((tensor == tensor.reshape(-1)[0]).all())
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
