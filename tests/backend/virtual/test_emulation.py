@@ -161,3 +161,12 @@ def test_numbers_in_place_of_tensors() -> None:
         x = torch.ones(3, requires_grad=True)
         torch.exp(1j * x).real.sum().backward()
         torch.testing.assert_close(x.grad, -torch.sin(torch.ones(3)))
+
+
+def test_a_conversion_reads_its_tensor() -> None:
+    """Though it names a device, as factories do, of which it is none."""
+    with baechi.Cluster.virtual(1):
+        x = torch.ones(4).to("cpu:0")
+        block: Any = getattr(mark_of(x), "block", None)
+        torch.ops.aten._to_copy(x, dtype=torch.float64, device=x.device)
+        assert [access.what for access in block.reads.values()] == ["_to_copy"]
