@@ -26,7 +26,6 @@ CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "transformers>=5.0")
 SUITE = (
     "tests/torchlib",
-    "tests/run/protections",
     "tests/run/guards",
     "tests/run/foresee",
     "tests/run/drop_in/test_hooks.py",

@@ -1,6 +1,5 @@
 """The order in which each device launches its layers, and the code's order beside it."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,7 +29,7 @@ class LaunchOrder:
     first: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan, *, stateful: Collection[str] = ()) -> "LaunchOrder":
+    def of(cls, plan: Plan) -> "LaunchOrder":
         """The launch order of a plan.
 
         Functional ops (glue) are no layers here: each runs after its inputs, and its inputs count as read
@@ -38,16 +37,10 @@ class LaunchOrder:
 
         Args:
             plan: the plan.
-            stateful: modules whose calls must keep the code's order (they write their own buffers).
-
-        Returns:
-            The plan's order. If it breaks the code's order of a stateful module, the nearest order
-            that does not.
         """
         graph = plan.graph
         layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer" and not costs.unread]
         parents = _layer_parents(plan, layers)
-        _chain_calls(plan, layers, parents, stateful)
         order = _restore_order(plan.order, parents)
         return cls(
             {name: plan.device_of[name] for name in layers},
@@ -97,18 +90,6 @@ def _layer_parents(plan: Plan, layers: list[str]) -> dict[str, dict[str, None]]:
                 found.update(through[parent])
         through[name] = found
     return {name: through[name] for name in layers}
-
-
-def _chain_calls(
-    plan: Plan, layers: list[str], parents: dict[str, dict[str, None]], stateful: Collection[str]
-) -> None:
-    last: dict[str, str] = {}
-    for name in layers:
-        module = plan.graph.module_of(name)
-        if module in stateful:
-            if module in last:
-                parents[name][last[module]] = None
-            last[module] = name
 
 
 def _restore_order(order: tuple[str, ...], parents: dict[str, dict[str, None]]) -> tuple[str, ...]:

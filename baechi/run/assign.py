@@ -79,8 +79,7 @@ def assign(
     """
     refuse_distributed(model)
     planned, weights, modules = match_weights(model, plan), weights_of(model), modules_of(model)
-    stateful = [name for name, module in modules.items() if any(True for _ in module.buffers())]
-    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
+    runtime = Runtime(plan, reorder=reorder)
     tiles = make_tiles(plan, modules)
     split_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
     move(in_pieces(weights, runtime.cuts), planned, runtime.backend, optimizer)

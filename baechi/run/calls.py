@@ -11,11 +11,11 @@ from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.inputs import Inputs
 from baechi.run.binding import BINDING, Binding, binding_of
-from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
 from baechi.run.pipeline.walking import with_loss
+from baechi.run.reorder.deferred import force
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.state.thread_as_found import left_as_before
@@ -164,7 +164,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         return run(*args, **kwargs)
     refuse_tracing(module)
     tell_compiled(module)
-    force_all((args, kwargs), "another model takes values")
+    force((args, kwargs), "another model takes values")
     settled(module, _binding(module))
     if _binding(module).name == ROOT:
         meet_replicas(module, runtime)
@@ -189,8 +189,8 @@ def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], a
         first = next(tensors_in(args, kwargs), None)
         step.home = None if first is None else runtime.backend.place_of(first)
         result = run(*args, **kwargs)
-        if step.schedule is not None:
-            step.schedule.finish()
+        if step.reorder is not None:
+            step.reorder.finish()
         if runtime.outputs_stay:
             return in_parts(result, runtime.backend, None)
         with runtime.aside():
@@ -201,8 +201,8 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     runtime = _binding(module).runtime
     glue = runtime.glue
     assert glue is not None
-    if glue.step.schedule is not None:
-        glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
+    if glue.step.reorder is not None:
+        glue.step.reorder.launch_all("a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
     place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
     with glue.off(), runtime.backend.at(place):

@@ -9,16 +9,13 @@ from torch import nn
 
 from baechi.errors import note_where
 from baechi.run.compiled import written_forward
-from baechi.run.foresee.fake_watch import refuse_if_foreseeing
-from baechi.run.launch.call import Call
 from baechi.run.runtime import Runtime
-from baechi.run.state.caller_state import CallerState
 from baechi.run.steady.arguments import has_list, plain_tensors
-from baechi.run.steady.call_contents import contents_of, holds_as_ever
 from baechi.run.steady.layers import LayerFacts
+from baechi.run.step.call import Call
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.plain_loans import Plain, lend_plain
-from baechi.run.step.reach import ModesAside, Reach, ReachAside, hidden_elsewhere, hides_elsewhere
+from baechi.run.step.reach import Reach, ReachAside, hidden_elsewhere, hides_elsewhere
 from baechi.run.step.step import Step
 from baechi.run.weights.match import has_weights
 from baechi.split.tiles import Tile
@@ -29,7 +26,7 @@ from baechi.torchlib.tensors.pytree import map_tensors
 def run_layer(
     module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
 ) -> Any:
-    """Run a layer that the code has reached, or let it wait.
+    """Run a layer that the code has reached.
 
     Args:
         module: the layer.
@@ -40,41 +37,17 @@ def run_layer(
         kwargs: keyword arguments.
 
     Returns:
-        What it returns, on its device; or deferred values.
+        What it returns, on its device; or deferred tensors, if it has to wait for its turn.
     """
     name, step = facts.name, glue.step
-    refuse_if_foreseeing(name)
     turn, call = step.next_turn(), step.reach(name, args, kwargs)
     if step.inside is not None:
         return _inside_another(module, runtime, glue, facts, call, turn, args, kwargs)
-    schedule = step.schedule
-    if schedule is None:
-        return _launch(module, runtime, glue, facts, call, turn, args, kwargs)
     launch = functools.partial(_launch, module, runtime, glue, facts, call, turn)
-    in_turn = schedule.turns.reach(call)
-    if in_turn and not schedule.waiting:
-        return schedule.launch_here(call, launch, args, kwargs)
-    with ModesAside(glue):
-        in_turn = schedule.catch_up(call, in_turn=in_turn)
-        writes = facts.writes(module)
-        given = plain_tensors(args, kwargs) if step.short and in_turn and not writes else None
-        if holds_as_ever(facts, given) and not schedule.needs.unseen(call):
-            return schedule.launch_here(call, launch, args, kwargs)
-        keeps = tuple(module.buffers()) if writes else ()
-        contents = contents_of(facts, module, args, kwargs, short=step.short)
-        needs = schedule.needs.of_layer(call, contents, keeps)
-        if in_turn and not needs and not writes:
-            return schedule.launch_here(call, launch, args, kwargs)
-        foresight, caller = runtime.foresight, CallerState.now()
-        there = runtime.backend.kernel_device(facts.place)
-        foresee = functools.partial(foresight.layer, module, name, there, args, kwargs, contents, caller)
-        return schedule.layer(
-            Call(call, launch, args, kwargs, foresee, facts.place, turn, keeps, contents, caller),
-            needs,
-            in_turn=in_turn,
-            cannot_wait=functools.partial(foresight.cannot_wait, module, name),
-            writes=writes,
-        )
+    if step.reorder is None:
+        return launch(args, kwargs)
+    writes = facts.reaches or facts.writes(module)
+    return step.reorder.layer(Call(call, launch, args, kwargs, facts.place, turn), module, writes=writes)
 
 
 def _inside_another(
@@ -117,11 +90,8 @@ def _launch(
         else:
             step.full.append(call)
             result = _in_full(module, runtime, step, facts, call, turn, args, kwargs)
-        schedule = step.schedule
-        if schedule is None or not schedule.pending.launching:
+        if step.reorder is None or not step.reorder.launching:
             step.send_ahead(call, result)
-        if schedule is not None:
-            schedule.launcher.note(result)
     except Exception as error:
         hidden = hidden_elsewhere(step, device, args, kwargs) if isinstance(error, RuntimeError) else ""
         note_where(error, layer=facts.name, kind=type(module).__name__, device=device, cure=hidden)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -18,20 +18,14 @@ from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.device import HostWork
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.run.foresee.foresight import Foresight
 from baechi.run.guards.entrances import entrances_watched
-from baechi.run.guards.hooked import HookWatch
-from baechi.run.launch.call import Forced
-from baechi.run.launch.host_launcher import HostLauncher
-from baechi.run.launch.launcher import AbstractLauncher
-from baechi.run.launch.schedule import Schedule
-from baechi.run.launch.switch import reordering_is_off
-from baechi.run.launch.thread_launcher import ThreadLauncher
 from baechi.run.plan_facts import readers_and_writers, receivers
+from baechi.run.reorder.launchers import HostLauncher, Launcher, ThreadLauncher
+from baechi.run.reorder.outcome import Outcomes
+from baechi.run.reorder.schedule import Forced, Schedule, has_hooks_inside, reordering_is_off
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.call_sites import CallSites, moves_of
 from baechi.run.step.glue import GlueMode
-from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id, views_replayed
@@ -59,14 +53,12 @@ class Runtime:
         plan: where each layer runs.
         reorder: whether layers launch in the plan's order; `"host"` (as True) and `"threads"` choose the
             thread that launches a layer which had to wait.
-        stateful: modules whose calls keep the code's order, since they have buffers.
     """
 
-    def __init__(self, plan: Plan, *, reorder: Reorder = True, stateful: Collection[str] = ()) -> None:
+    def __init__(self, plan: Plan, *, reorder: Reorder = True) -> None:
         self.plan = plan
         self.reorder = reorder
-        self.stateful = frozenset(stateful)
-        self.foresight = Foresight(plan)
+        self.outcomes = Outcomes(len(plan.graph))
         self.turns = itertools.count(1)
         self.counts: dict[str, int] = {}
         self.forced: list[Forced] = []
@@ -99,7 +91,6 @@ class Runtime:
         """Whether outputs stay where they were made; else they go to where the inputs lie."""
         self._moves = moves_of(plan)
         self.measure: Callable[[], Timeline] | None = None
-        self._hooks = HookWatch()
         self._thread = _Thread()
 
     @property
@@ -150,27 +141,27 @@ class Runtime:
     @cached_property
     def order(self) -> LaunchOrder:
         """The launch order of the plan, and that of the code."""
-        return LaunchOrder.of(self.plan, stateful=self.stateful)
+        return LaunchOrder.of(self.plan)
 
     @cached_property
     def may_wait(self) -> bool:
         """Whether some layer must wait if the code runs as it was captured."""
         return bool(waiting_layers(self.order))
 
-    def schedule(self, glue: GlueMode) -> Schedule | None:
+    def schedule(self, glue: GlueMode, root: nn.Module) -> Schedule | None:
         """A schedule for a new step; None if layers launch in the code's order.
 
         Args:
             glue: the step's mode; it must be off.
+            root: the module that is called.
         """
-        if not self.reorder or not self.may_wait or reordering_is_off():
+        if not self.reorder or not self.may_wait or reordering_is_off() or has_hooks_inside(root):
             return None
-        backend, step, threads = self.backend, glue.step, self.reorder == "threads"
-        launcher: AbstractLauncher = ThreadLauncher(backend) if threads else HostLauncher()
+        backend, threads = self.backend, self.reorder == "threads"
+        launcher: Launcher = ThreadLauncher(backend) if threads else HostLauncher()
         work: HostWork = "waiting_layer_threads" if threads else "waiting_layer"
         spend = functools.partial(backend.spend, work, backend.host)
-        aside = functools.partial(ModesAside, glue)
-        return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
+        return Schedule(self.order, launcher, self.outcomes, glue, spend)
 
     def call_sites(self) -> CallSites | None:
         """Where a new step has come to in the code; None if the plan places no functional op by itself."""
@@ -195,7 +186,7 @@ class Runtime:
             with self.backend.step() as self.measure:
                 self.backend.spend("step", self.backend.host)
                 self._thread.glue = glue
-                step.schedule = schedule = self.schedule(glue)
+                step.reorder = schedule = self.schedule(glue, root)
                 step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
                 step.swift = step.short and schedule is None
                 step.sites = self.call_sites()
@@ -205,8 +196,7 @@ class Runtime:
                         if schedule is None:
                             yield step
                         else:
-                            with self._hooks.watched(root):
-                                yield from self._scheduled(step, schedule)
+                            yield from self._scheduled(step, schedule)
                 finally:
                     self.full = step.full
                     step.close()
@@ -234,8 +224,8 @@ class Runtime:
             schedule.drop(error)
             raise
         finally:
-            step.schedule = None
-            self.forced, self.launched = schedule.forced, schedule.pending.launched
+            step.reorder = None
+            self.forced, self.launched = schedule.forced, schedule.launched
             self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:
@@ -270,19 +260,19 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder, self.stateful, self._microbatches_anew())
+        copied = _runtime_of(self.plan, self.reorder, self._microbatches_anew())
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder, self.stateful, self._microbatches_anew()))
+        return (_runtime_of, (self.plan, self.reorder, self._microbatches_anew()))
 
     def _microbatches_anew(self) -> Any:
         return None if self.microbatches is None else self.microbatches.anew()
 
 
-def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str], microbatches: Any) -> Runtime:
-    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
+def _runtime_of(plan: Plan, reorder: Reorder, microbatches: Any) -> Runtime:
+    runtime = Runtime(plan, reorder=reorder)
     runtime.microbatches = microbatches
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime

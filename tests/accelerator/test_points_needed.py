@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from accelerator import ToyMachine
 from baechi.backend import sends
@@ -16,9 +15,7 @@ from baechi.backend.real.one_generator import OneGenerator
 from baechi.backend.real.streams import TorchStreams
 from baechi.capture.watch import run as capture_run
 from baechi.errors import BaechiError
-from baechi.run.foresee import outcome
 from baechi.run.guards import checkpointed
-from baechi.run.state import caller_state, random_draws
 from baechi.run.weights import move as weights
 from baechi.torchlib.tensors import swap_memory
 
@@ -53,24 +50,6 @@ def nothing(*_: Any, **__: Any) -> None:
 def in_nothing(*_: Any, **__: Any) -> Any:
     """A context in which nothing is different."""
     return contextlib.nullcontext()
-
-
-class Same:
-    """No double: the layer itself."""
-
-    containers: tuple[Any, ...] = ()
-
-    def __init__(self, layer: Any, fake: Any) -> None:
-        self.layer = layer
-
-    def call(self, forward: Any) -> Any:
-        return forward
-
-    def changed(self) -> bool:
-        return False
-
-    def clear(self) -> None:
-        pass
 
 
 # Not among them: regions of two threads one after the other. Without the lock they draw each other's numbers
@@ -122,14 +101,8 @@ ROWS = [
         at=(TorchStreams, in_nothing),
     ),
     row(
-        "generators of what waits",
-        points.test_what_waits_draws_what_it_would_have_drawn,
-        state_of=(random_draws, lambda device: torch.get_rng_state()),
-        set_state=(random_draws, lambda device, state: torch.set_rng_state(state)),
-    ),
-    row(
         "one generator for all devices",
-        points.test_what_waits_draws_what_it_would_have_drawn,
+        points.test_what_draws_draws_where_the_code_reaches_it,
         bring=(OneGenerator, nothing),
     ),
     row(
@@ -150,17 +123,6 @@ ROWS = [
         False,
         False,
         callers=(TorchStreams, lambda self: {}),
-    ),
-    row(
-        "foreseeing is fake",
-        points.test_a_foreseen_layer_issues_nothing,
-        Double=(outcome, Same),
-    ),
-    row(
-        "autocast of any type",
-        points.test_autocast_of_any_type,
-        "threads",
-        autocast_types=(caller_state, lambda: ("cpu", "cuda")),
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 from order.drives import Drive, random_topological
 from place.graphs import cluster_of, graph_of
 
-from baechi.order import LaunchOrder, waiting_layers
+from baechi.order import LaunchOrder
 from baechi.records import Cluster, Device, Plan
 
 GLUE = {"kind": "glue"}
@@ -50,40 +50,18 @@ def test_queues() -> None:
     assert order.code_places == {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
-def test_calls_of_a_stateful_module() -> None:
-    """They keep the code's order though the plan says otherwise; what does not depend on them stays."""
-    nodes: dict[str, dict[str, Any]] = {"a": {"module": "norm"}, "b": {"module": "norm"}, "c": {}, "d": {}}
-    plan = plan_of(nodes, "bd", "bdca", second="c")
-    assert LaunchOrder.of(plan).order == tuple("bdca")
-    order = LaunchOrder.of(plan, stateful=["norm"])
-    assert order.parents == {"a": (), "b": ("a",), "c": (), "d": ("b",)}
-    assert order.order == tuple("cabd")
-    assert waiting_layers(LaunchOrder.of(plan)) == ["a"]
-    assert waiting_layers(order) == []
-
-
 def test_random_plans() -> None:
     """Whatever the plan, the order has every layer once, after its parents, and nothing else moved."""
     for seed in range(1_000):
         chance = Random(seed)
         plan = random_plan(chance)
-        modules = {name: str(data.get("module", name)) for name, data in plan.graph.nodes(data=True)}
-        stateful = [module for module in ("m0", "m1") if chance.random() < 0.5]
-        order = LaunchOrder.of(plan, stateful=stateful)
+        order = LaunchOrder.of(plan)
         layers = [name for name in plan.graph if plan.graph.nodes[name]["kind"] == "layer"]
         assert sorted(order.order) == sorted(order.code_order) == sorted(layers)
         place = {name: index for index, name in enumerate(order.order)}
         assert all(place[parent] < place[name] for name in layers for parent in order.parents[name])
-        for module in stateful:
-            calls = [name for name in layers if modules[name] == module]
-            assert [name for name in order.order if modules[name] == module] == calls
         planned = [name for name in plan.order if name in place]
-        kept = all(
-            [name for name in planned if modules[name] == module]
-            == [name for name in layers if modules[name] == module]
-            for module in stateful
-        )
-        assert (list(order.order) == planned) == kept
+        assert list(order.order) == planned
 
 
 def test_the_host_lets_others_go_first() -> None:

@@ -26,10 +26,10 @@ from baechi.run.assign import assign, refuse_distributed
 from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
 from baechi.run.dry.prepared import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
-from baechi.run.launch.user_line import line_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.recompute import NOT_THE_SAME_TWICE, differs_when_run_again
 from baechi.run.runtime import Reorder
+from baechi.run.user_line import line_of
 from baechi.torchlib.fakes.kernels import ShapeKernels
 
 _NO_LIMIT_BYTES = 2**62

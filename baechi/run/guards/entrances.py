@@ -14,9 +14,8 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from baechi.run.deferred.storage_use import force_writers
-from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.returned_gradients import return_home
+from baechi.run.reorder.deferred import force
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.private.patches import (
@@ -79,15 +78,17 @@ def _mode_here() -> Any:
 
 
 def force_seen(values: Any, reason: str) -> None:
-    """Launch all tasks that some values wait for, since code that function modes do not see reads them.
+    """Launch what some values wait for, since code that function modes do not see reads them.
 
     Args:
         values: anything; tensors are found in lists, tuples and dicts.
         reason: which code reads them.
     """
-    force_all(values, reason)
-    if _mode_here() is not None:  # inside a layer nothing waits to write: its inputs have launched
-        force_writers(values, reason)
+    mode = _mode_here()
+    if mode is not None and mode.step.reorder is not None:
+        mode.step.reorder.launch_all(reason)
+    else:  # inside a layer
+        force(values, reason)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,6 +25,8 @@ class FunctionFacts:
         asks_device: whether that is where it lies.
         short: whether the short way may run it: it runs where its tensors lie, and so does its result.
         may_write: whether it may write an argument in place.
+        quiet: whether it computes or answers, and does nothing else to its arguments.
+        plain: whether it is quiet, and what it returns are tensors.
     """
 
     name: str
@@ -33,6 +35,8 @@ class FunctionFacts:
     asks_device: bool
     short: bool
     may_write: bool
+    quiet: bool
+    plain: bool
 
 
 @lru_cache(maxsize=_KEPT)
@@ -45,20 +49,16 @@ def function_facts(func: Any) -> FunctionFacts:
     name = function_name(func)
     rule = rule_of(name)
     # a library's own function may do more with its arguments than compute with them
-    foreign = isinstance(func, FunctionType) and not func.__module__.startswith("torch.")
-    peculiar = (
-        rule.takes_device
-        or rule.query
-        or rule.keeps_arguments
-        or rule.leaves
-        or rule.moves
-        or rule.shaped_like
-    )
+    foreign = isinstance(func, FunctionType) and not func.__module__.startswith(("torch.", "baechi."))
+    quiet = not (foreign or rule.keeps_arguments or rule.new_memory or rule.resizes)
+    plain = quiet and not (rule.query or rule.leaves or isinstance(func, OpOverload))
     return FunctionFacts(
         name=name,
         rule=rule,
         asks=rule.query and not rule.new_memory,
         asks_device=reads_device(func),
-        short=not (peculiar or foreign or rule.new_memory or rule.resizes or isinstance(func, OpOverload)),
+        short=plain and not (rule.takes_device or rule.moves or rule.shaped_like),
         may_write=bool(writes_first(name) or rule.writes or may_ask_to_write(func)),
+        quiet=quiet,
+        plain=plain,
     )

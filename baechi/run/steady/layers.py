@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.run.steady.held import Held
 from baechi.run.steady.reads import reads_in_both_settings
 from baechi.torchlib.private.modules import buffer_table, parameter_table, submodule_table
 
@@ -31,7 +30,6 @@ class LayerFacts:
     __slots__ = (
         "_modules",
         "_tables",
-        "held",
         "lies_here",
         "name",
         "place",
@@ -54,8 +52,6 @@ class LayerFacts:
         in_training: bool,
     ) -> None:
         self.name = name
-        self.held: Held | None = None
-        """What it held when it last had to wait; see `call_contents`."""
         self.reaches = reaches
         self.sends = sends
         self.place = place

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from baechi.run.launch.call import Call
-from baechi.run.launch.code_order import modes, must_keep_code_order
-from baechi.run.launch.schedule import Schedule
+from baechi.run.guards.regions import why_as_written
 from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.functions import FunctionFacts, function_facts
+from baechi.run.step.call import Call, Reorderer
 from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.site import site_of_op
@@ -24,7 +23,6 @@ from baechi.run.unjoined.value import Unjoined
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import (
     ASKED_BY_NAME,
-    described,
     function_name,
     is_question,
     touched,
@@ -56,11 +54,24 @@ class GlueMode(RemovableMode):
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        facts, schedule = function_facts(func), self.step.schedule
+        facts, reorder = function_facts(func), self.step.reorder
         if facts.asks_device:
             return self._device_of(func, args)
         if "device" in kwargs and self._answers:
             kwargs = self._where_asked(kwargs)
+        if reorder is not None and reorder.waiting:
+            if is_question(func):
+                with without_subclass_function():
+                    return func(*args, **kwargs)
+            if facts.rule.takes_device:
+                args, kwargs = self._stay(args, kwargs)
+            asked = facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs)
+            writes = not facts.quiet or (asked and bool(touched(func, facts.name, args, kwargs)))
+            if writes or reorder.awaits(tensors_in(args, kwargs)):
+                given = None if writes or not facts.plain else plain_tensors(args, kwargs)
+                if given is not None and not (facts.rule.takes_device and _moves_to(given, args, kwargs)):
+                    return self._in_order(reorder, func, facts, given, args, kwargs)
+                reorder.launch_all(f"{facts.name} runs in the code's order")
         if types:
             if SplitTensor in types:
                 with self:  # tiles are reached as layers are: by the model's code
@@ -70,17 +81,14 @@ class GlueMode(RemovableMode):
             if Unjoined in types:
                 with self._unsited():
                     return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
-        if schedule is None or not schedule.waiting:
-            if facts.asks:
-                return func(*args, **kwargs)
-            if facts.short:
-                there = None if self.step.sites is None else self._by_plan(func, facts.name, args, kwargs)
-                return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
+        if facts.asks:
+            return func(*args, **kwargs)
+        if facts.short:
+            there = None if self.step.sites is None else self._by_plan(func, facts.name, args, kwargs)
+            return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
         rule = facts.rule
         if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
-        if schedule is not None and schedule.waiting:
-            return self._when_something_waits(schedule, func, facts, args, kwargs)
         if rule.query or rule.keeps_arguments:
             if rule.new_memory:
                 self.step.forget(args[0])
@@ -154,7 +162,7 @@ class GlueMode(RemovableMode):
         if usual is None or usual not in self.step.backend.names:
             return None
         there = sites.there(name, usual)
-        bound = there is None or written_in_place(func, name, args, kwargs) or must_keep_code_order(modes())
+        bound = there is None or written_in_place(func, name, args, kwargs) or why_as_written()
         return None if bound else there
 
     def _shortly(
@@ -186,8 +194,6 @@ class GlueMode(RemovableMode):
         if loans is not None:
             result = loans.settle(result, written=bool(facts.rule.writes))
         step.stamp(result, place, turn, renew=bool(given) and result is given[0])
-        if step.schedule is not None:
-            step.schedule.launcher.note(result)
         return result
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -243,33 +249,22 @@ class GlueMode(RemovableMode):
             own is not None and device in (own, torch.device(own.type)) for own in ours if own != _HOST
         )
 
-    def _when_something_waits(
-        self, schedule: Schedule, func: Any, facts: FunctionFacts, args: Any, kwargs: dict[str, Any]
+    def _in_order(
+        self,
+        reorder: Reorderer,
+        func: Any,
+        facts: FunctionFacts,
+        given: list[torch.Tensor],
+        args: Any,
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run a function while layers wait: it may have to wait too, or force their launch."""
-        if is_question(func):
-            with without_subclass_function():
-                return func(*args, **kwargs)
-        name, rule = facts.name, facts.rule
-        given = list(tensors_in(args, kwargs))
-        asks = rule.query and not rule_of(described(func)).views
-        leaves = rule.leaves or (rule.takes_device and _names_device(args, kwargs))
-        if asks or leaves or rule.keeps_arguments:
-            if rule.forces_users and args:
-                schedule.force_users(args[0], rule.forces_users)
-            if rule.new_memory:
-                self.step.forget(args[0])
-            schedule.force_values(given, f"{described(func)} needs values")
-            return func(*args, **self._gradients_there(args, kwargs))
+        """Run a plain function while something waits: it waits, too, if it reads what is deferred."""
         turn = self.step.next_turn()
-        written = touched(func, name, args, kwargs)
-        there = self._by_plan(func, name, args, kwargs)
+        there = self._by_plan(func, facts.name, args, kwargs)
         run = functools.partial(self._run, func, facts, turn, there)
-        place, mixed = self._place(func, name, there, args, kwargs, given)
+        place, mixed = self._place(func, facts.name, there, args, kwargs, given)
         device = self.step.backend.kernel_device(place) if mixed and place is not None else None
-        foresee = functools.partial(self.step.runtime.foresight.function, func, device, args, kwargs)
-        call = Call(name, run, args, kwargs, foresee, place, turn)
-        return schedule.glue(call, given, written)
+        return reorder.function(Call(facts.name, run, args, kwargs, place, turn), func, device, given)
 
     def _run(
         self, func: Any, facts: FunctionFacts, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
@@ -297,8 +292,6 @@ class GlueMode(RemovableMode):
         written = bool(given) and result is given[0]
         if not rule.moves or self._stayed(result, place):
             self.step.stamp(result, place, turn, renew=written)
-        if self.step.schedule is not None:
-            self.step.schedule.launcher.note(result)
         return result
 
     def _at(self, place: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -320,5 +313,7 @@ def _in_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
-def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
-    return any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
+def _moves_to(given: list[torch.Tensor], args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether `x.to(...)` names a device, or another tensor."""
+    named = any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
+    return named or len(given) > 1

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from baechi.run.deferred.storage_use import needs_to_read, needs_to_write
-from baechi.run.deferred.tensor import force_all, is_deferred
-from baechi.run.state.contents import Contents
+from baechi.run.step.contents import Contents
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import function_name, touched
@@ -49,7 +47,6 @@ class Reach(TorchFunctionMode):
         rule = rule_of(name)
         if rule.query:
             return func(*args, **kwargs)
-        self._force(func, name, args, kwargs)
         if rule.keeps_arguments or rule.leaves:
             return func(*args, **kwargs)
         if self._all_here(args, kwargs):
@@ -68,17 +65,6 @@ class Reach(TorchFunctionMode):
             self._step.stamp(result, self._place, self._turn, renew=False)
         return result
 
-    def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        schedule = self._step.schedule
-        if schedule is None or not schedule.waiting:
-            return
-        force_all((args, kwargs), f"{self._layer} needs values")
-        before = [task for tensor in tensors_in(args, kwargs) for task in needs_to_read(tensor)]
-        for tensor in touched(func, name, args, kwargs):
-            before += needs_to_write(tensor)
-        # tasks that the code reached after this layer write after it, too, so they do not count
-        schedule.force([task for task in before if task.number < self._turn], f"{self._layer} needs values")
-
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
         place_of, tensors = self._step.backend.place_of, list(tensors_in(args, kwargs))
         return all(place_of(tensor) == self._place for tensor in tensors) and not self._step.is_apart(tensors)
@@ -94,7 +80,7 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
     """
     contents = Contents(*objects)
     place_of = step.backend.place_of
-    elsewhere = any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+    elsewhere = any(place_of(tensor) != place for tensor in contents.tensors)
     return contents.unseen or elsewhere or step.is_apart(contents.tensors)
 
 

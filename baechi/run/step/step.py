@@ -10,8 +10,8 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
 from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
-from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.paths import short_way_is_open
+from baechi.run.step.call import Reorderer
 from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, is_unrecorded, state_of
 from baechi.run.step.lending import lent
@@ -38,7 +38,8 @@ class Step:
     def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
         self.backend = backend
         self.runtime = runtime
-        self.schedule: Schedule | None = None
+        self.reorder: Reorderer | None = None
+        """Lets layers wait; None if they launch in the code's order."""
         self.home: str | None = None
         """Where the first input lies; None if there is none."""
         self.one_device = True
@@ -49,7 +50,7 @@ class Step:
         self.short = short_way_is_open()
         """Whether calls may take the short way; see `run.steady`."""
         self.swift = False
-        """Whether a layer may take the shortest way: the step has no schedule; see `run.steady.swift`."""
+        """Whether a layer may take the shortest way: nothing can wait in the step; see `run.steady.swift`."""
         self.sites: CallSites | None = None
         """Where the step is in the code, if the plan places functional ops by themselves."""
         self.bare: frozenset[str] = frozenset()
@@ -115,9 +116,7 @@ class Step:
         for place in places:
             key = (place, *state)
             if place != here and key not in slots:
-                sent = slots[key] = self._sent(tensor, here, place)
-                if self.schedule is not None:
-                    self.schedule.launcher.note(sent.tensor if sent.way is None else sent.way.token)
+                slots[key] = self._sent(tensor, here, place)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget a tensor's copies, since the tensor is about to get other memory.

@@ -10,8 +10,8 @@ import torch
 from architectures.base import noise
 from run.launch.reordering import gradients, structures, values, writes
 from run.launch.reordering.case import CASES, Case, Net
+from run.launch.reordering.models import linear
 from run.launched import runtime_of
-from run.protections.models import linear
 from same import Result, assert_same, step
 from torch import Tensor, nn
 

@@ -12,13 +12,10 @@ import torch
 from architectures.base import noise, seeded
 from order.interleaved import distribute
 from order.unforeseen import captured
-from run.launched import runtime_of
 from run.worlds import Net, linear
 from torch import Tensor, nn
 
-import baechi
 from baechi import Cluster
-from baechi.run.state.contents import Contents
 
 pytestmark = pytest.mark.default_cases(2)
 
@@ -201,14 +198,6 @@ def test_a_layer_sees_what_it_was_given(name: str, inside: bool, reorder: Any) -
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("name", ["list", "nested", "dict", "layer"])
-def test_it_waits_all_the_same(name: str) -> None:
-    x, model = noise(3, 8).double(), built(name)
-    spread(model, x)
-    model(x)
-    assert runtime_of(model).counts["deferred"]
-
-
 class Hands(Total):
     """Returns the very list that it was given, beside a sum."""
 
@@ -243,16 +232,6 @@ def test_a_list_that_is_handed_on_is_the_same_list(reorder: Any) -> None:
     model = build()
     with distribute(model, x, {"": 0, "d": 1, "e": 1}, list("acbed"), reorder=reorder):
         assert torch.equal(model(x), build()(x))
-
-
-def test_a_layer_that_writes_though_it_did_not_before_is_told() -> None:
-    held = [1]
-    contents = Contents(held)
-    held.append(2)
-    with pytest.raises(baechi.BaechiError, match="reorder=False"), contents.restored("a layer"):
-        assert held == [1]
-        held.append(3)
-    assert held == [1, 2]
 
 
 class Halves(nn.Module):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from architectures.base import noise, seeded
-from run.protections.models import Shift, linear
+from run.launch.reordering.models import Shift, linear
 from torch import nn
 
 

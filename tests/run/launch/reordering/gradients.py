@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from run.launch.reordering.case import LINEARS, case
-from run.protections.models import linear
+from run.launch.reordering.models import linear
 from same import ROUNDING
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -71,7 +71,7 @@ def saved_tensors_through_hooks(net: Any, x: Tensor) -> Tensor:
     return c + d + net.e(a)
 
 
-@case(**LINEARS)
+@case(waits=False, **LINEARS)
 def autocast_with_a_shared_weight(net: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         a, b = net.a(x), net.b(x)
@@ -126,7 +126,7 @@ def hooked() -> nn.Module:
     return nn.Sequential(layer, whole, nn.Linear(8, 8))
 
 
-@case(a=linear, b=hooked, c=linear, d=linear)
+@case(waits=False, a=linear, b=hooked, c=linear, d=linear)
 def hooks_on_layers(net: Any, x: Tensor) -> Tensor:
     a = net.a(x)
     b = net.b(a)

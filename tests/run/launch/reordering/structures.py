@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from architectures.base import noise
 from run.launch.reordering.case import LINEARS, case
-from run.protections.models import linear
+from run.launch.reordering.models import linear
 from same import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from architectures.base import noise
 from run.launch.reordering.case import SHIFTS, case
-from run.protections.models import Shift, linear
+from run.launch.reordering.models import Shift, linear
 from same import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,6 +1,6 @@
-"""A thread for each layer that waits, as in section 1.3.2 of the design document.
+"""Which thread launches a layer that had to wait: the host's, or one of its own (the paper, section 1.3.2).
 
-A waiting layer blocks a thread of its own. At its turn the host hands control to that thread, and
+With threads, each waiting layer blocks a thread. At its turn the host hands control to that thread, and
 continues when the layer has launched. So one thread launches at a time, and runs are reproducible.
 Threads are reused within a step. Their number is not limited, since blocked threads could deadlock.
 
@@ -8,15 +8,13 @@ Autograd numbers nodes per thread, and runs backward in descending order of thes
 in such a thread are renumbered as the host's: then backward is the launch order in reverse.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.run.deferred.task import WAITS, Task
-from baechi.run.launch.launcher import AbstractLauncher
+from baechi.run.reorder.deferred import Task
 from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.private.autograd import (
     next_sequence_number,
@@ -27,28 +25,52 @@ from baechi.torchlib.private.autograd import (
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
-class ThreadLauncher(AbstractLauncher):
-    """Launches each waiting task in a thread of its own.
+class Launcher(Protocol):
+    """Runs the tasks of a step, one at a time."""
+
+    threads: int
+    """How many threads the step has used."""
+
+    def wait(self, task: Task) -> None:
+        """Register a task that begins to wait."""
+
+    def run(self, task: Task) -> Any:
+        """Run a task; returns its result."""
+
+    def end(self) -> None:
+        """End the step: no task runs any more when this returns."""
+
+
+class HostLauncher:
+    """Runs each task in the calling thread."""
+
+    threads = 0
+
+    def wait(self, task: Task) -> None:
+        pass
+
+    def run(self, task: Task) -> Any:
+        assert task.run is not None
+        return task.run()
+
+    def end(self) -> None:
+        pass
+
+
+class ThreadLauncher:
+    """Runs each task in a thread of its own.
 
     Args:
         backend: starts threads, and lets them wait.
     """
 
     def __init__(self, backend: AbstractBackend) -> None:
+        self.threads = 0
         self._backend = backend
-        self._ready: deque[Task] = deque()
         self._workers: dict[Task, _Worker] = {}
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
-        self._draining = False
-        self._launching = 0
-        self._made: list[Any] = []
         _use_up(_APART - next_sequence_number())
-
-    @property
-    def threads(self) -> int:  # type: ignore[override]
-        """How many threads the step has used."""
-        return len(self._all)
 
     def wait(self, task: Task) -> None:
         if self._idle:
@@ -56,47 +78,18 @@ class ThreadLauncher(AbstractLauncher):
         else:
             worker = _Worker(self._backend, task.number)
             self._all.append(worker)
+            self.threads += 1
         self._workers[task] = worker
 
-    def ready(self, task: Task) -> None:
-        self._ready.append(task)
-
-    def launch(self, task: Task) -> None:
+    def run(self, task: Task) -> Any:
         worker = self._workers.pop(task)
         self._idle.append(worker)
-        if task.state == WAITS:
-            outer, self._made = self._made, []
-            self._launching += 1
-            try:
-                numbers = worker.run(task)
-            finally:
-                self._launching -= 1
-                made, self._made = self._made, outer
-            _number_as_ours(task.name, _nodes_of(made, numbers), self._backend)
-            if self._launching:  # the task that forced it is launching: these nodes count as that one's
-                self._made += made
+        result = worker.run(task)
+        made = [node for node in map(node_of, tensors_in(result)) if node is not None]
+        _number_as_ours(task.name, _nodes_of(made, worker.numbers), self._backend)
+        return result
 
-    def note(self, made: Any) -> None:
-        if self._launching:  # else the host's thread made them, with its own numbers
-            self._made += [node for node in map(node_of, tensors_in(made)) if node is not None]
-
-    def drain(self) -> None:
-        if self._draining:
-            return
-        self._draining = True
-        try:
-            while self._ready:
-                task = self._ready.popleft()
-                if task in self._workers:
-                    self.launch(task)
-        finally:
-            self._draining = False
-
-    def finish(self) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._ready.clear()
+    def end(self) -> None:
         self._workers.clear()
         for worker in self._all:
             worker.end()
@@ -104,37 +97,34 @@ class ThreadLauncher(AbstractLauncher):
 
 
 class _Worker:
-    """A thread that launches the tasks it is given, one after the other.
+    """A thread that runs the tasks it is given, one after the other.
 
     Args:
         backend: starts the thread.
         position: its first task's place in the plan.
+
+    Attributes:
+        numbers: of the autograd nodes that its last task made.
     """
 
     def __init__(self, backend: AbstractBackend, position: int) -> None:
+        self.numbers = range(0)
         self._backend = backend
         self._task: Task | None = None
+        self._result: Any = None
         self._error: BaseException | None = None
-        self._numbers = range(0)
         self._go, self._done = backend.flag(), backend.flag()
         self._intra_op_threads = torch.get_num_threads()
         self._ended = False
         self._join = backend.spawn(self._work, position)
 
-    def run(self, task: Task) -> range:
-        """Launch a task in this thread; it has launched when this returns.
-
-        Returns:
-            The numbers of the autograd nodes that it made.
-
-        Raises:
-            BaseException: the error that the task raised.
-        """
+    def run(self, task: Task) -> Any:
+        """Run a task in this thread; returns its result, or raises its error."""
         self._hand_over(task)
-        error, self._error = self._error, None
+        result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error
-        return self._numbers
+        return result
 
     def end(self) -> None:
         """End the thread; it has ended when this returns."""
@@ -163,19 +153,19 @@ class _Worker:
             first = next_sequence_number()
             torch.autocast_increment_nesting()  # else leaving autocast here clears the shared cache of casts
             try:
-                if task.schedule is not None:
-                    task.schedule.launch(task)
+                if task.run is not None:
+                    self._result = task.run()
             except BaseException as error:
                 self._error = error
             finally:
                 torch.autocast_decrement_nesting()
-            self._numbers = range(first, next_sequence_number())
+            self.numbers = range(first, next_sequence_number())
             del task
             done.set()
 
 
 def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) -> None:
-    """Give another thread's autograd nodes the numbers they would have if the host had made them."""
+    """Give another thread's autograd nodes the numbers they would have if this thread had made them."""
     nodes = sorted(made, key=sequence_number)
     if not nodes:
         return
@@ -207,6 +197,6 @@ _APART = 10_000
 
 
 def _use_up(count: int) -> None:
-    """Advance the host's counter, so that its next node gets a number larger by `count`."""
+    """Advance this thread's counter, so that its next node gets a number larger by `count`."""
     for _ in range(count):
         unused_node()

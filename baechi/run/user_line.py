@@ -7,7 +7,7 @@ from types import FrameType
 
 import torch
 
-_OURS = str(Path(__file__).parents[2])
+_OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 
 

@@ -1,0 +1,193 @@
+"""Deferred values: the outputs of layers and functional ops that wait, and the tasks that will compute them.
+
+A deferred value is a tensor subclass. Its shape, dtype and device are known at once. An operation on it
+is deferred too, or launches what waits. On launch the object itself *becomes* the real tensor: every
+reference to it (a local variable, a cache, an output class) is a plain tensor from then on.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from baechi.errors import BaechiError
+from baechi.torchlib.operators.functions import is_question
+from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
+from baechi.torchlib.tensors.layout import real_device
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import Mark, set_mark
+
+_HELD_BY_US = 3
+"""References to a result inside `become`: the caller's, the parameter, and `getrefcount`'s argument."""
+
+
+class Meta(NamedTuple):
+    """A tensor's metadata, without its values.
+
+    Args:
+        size, stride, dtype, device, requires_grad: as of the tensor.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, device: torch.device | None = None) -> "Meta":
+        """Read a tensor's metadata; `device` says where it will lie, if not where it lies now."""
+        there = real_device(tensor) if device is None else device
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, there, tensor.requires_grad)
+
+
+class Owner(Protocol):
+    """What launches tasks: a schedule, or what is left of one that failed."""
+
+    def force(self, tasks: "Iterable[Task]", reason: str) -> None:
+        """Launch tasks now, and before them the tasks that they need, in the code's order."""
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A call that waits to be launched.
+
+    Args:
+        owner: the schedule; None after the launch.
+        name: the layer's name with the number of its call, or the function's name.
+        number: its place in the code's order.
+        is_layer: whether it is a layer, which has a turn in its device's order.
+        run: launches it, and returns the result; None after the launch.
+        values: by tensor of the result, what stands for it; None for an argument that is returned itself.
+        missing: how many launches, its turn included, it still waits for.
+        needs: tasks that must launch before it.
+        followers: tasks that wait for it.
+        waits: whether it was neither launched nor dropped.
+    """
+
+    owner: Owner | None
+    name: str
+    number: int
+    is_layer: bool
+    run: Callable[[], Any] | None
+    values: "list[Deferred | None]" = field(default_factory=list)
+    missing: int = 0
+    needs: "list[Task]" = field(default_factory=list)
+    followers: "list[Task]" = field(default_factory=list)
+    waits: bool = True
+
+
+class Deferred(torch.Tensor):
+    """A tensor that is still to be computed. Made by `defer` only."""
+
+    task: Task
+    meta: Meta
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Reached only where no function mode is on: in a layer that holds the value.
+        if is_question(func):
+            with without_subclass_function():
+                return func(*args, **(kwargs or {}))
+        force((args, kwargs), getattr(func, "__name__", "a function"))
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(
+            f"{func} was called on the output of a layer that has not launched yet, in a way that torch "
+            "function modes do not see. Run this model with reorder=False, or keep the module around it "
+            "whole (no_split_module_classes)"
+        )
+
+
+def defer(meta: Meta, task: Task, place: str | None) -> Deferred:
+    """Make a deferred value.
+
+    Args:
+        meta: its shape, strides, dtype and device.
+        task: the task that will compute it.
+        place: the device where it will lie.
+    """
+    value: Deferred = make_wrapper(
+        Deferred,
+        meta.size,
+        strides=meta.stride,
+        dtype=meta.dtype,
+        layout=torch.strided,
+        device=meta.device,
+        requires_grad=meta.requires_grad,
+    )
+    with without_subclass_function():
+        set_mark(value, Mark(place, task.number))
+    value.task, value.meta = task, meta
+    return value
+
+
+def tasks_of(tensors: Iterable[torch.Tensor]) -> dict[Task, None]:
+    """The tasks that compute those of some tensors that are deferred."""
+    return {tensor.task: None for tensor in tensors if type(tensor) is Deferred}
+
+
+def force(values: Any, reason: str) -> None:
+    """Launch what computes the deferred tensors among some values, nested as they are."""
+    for value in tensors_in(values):
+        if type(value) is Deferred and value.task.owner is not None:
+            value.task.owner.force([value.task], reason)
+
+
+def hand_over(
+    task: Task,
+    values: list[Deferred | None],
+    becomes: Callable[[torch.Tensor, torch.Tensor], None],
+    box: list[Any],
+) -> list[torch.Tensor]:
+    """Turn deferred values into the computed results.
+
+    Args:
+        task: the task that was launched.
+        values: what stands for its results.
+        becomes: called with each result and the deferred value that is about to become it.
+        box: a list that holds the only reference to the result; it is emptied. (`become` takes over a
+            tensor only if nothing else refers to it; else it makes an alias.)
+
+    Returns:
+        The tensors returned: former deferred values, which are real now, and returned arguments.
+
+    Raises:
+        BaechiError: the results differ from those that were inferred.
+    """
+    real = list(tensors_in(box.pop()))
+    expected = [None if value is None else (value.meta.size, value.meta.dtype) for value in values]
+    found = [(tuple(tensor.shape), tensor.dtype) for tensor in real]
+    if len(found) != len(expected) or any(
+        one not in (None, two) for one, two in zip(expected, found, strict=True)
+    ):
+        raise BaechiError(
+            f"{task.name} returned something else than was inferred from its arguments (number, shape or "
+            "dtype of tensors): its result depends on state that baechi does not see. Run this model with "
+            "reorder=False"
+        )
+    became: list[torch.Tensor] = []
+    while real:  # pop, not iterate: `_become` counts references to a result to see if others hold it
+        tensor, value = real.pop(), values.pop()
+        became.append(tensor if value is None else value)
+        if value is not None:
+            becomes(tensor, value)
+            _become(value, tensor)
+    return became[::-1]
+
+
+def _become(value: Deferred, real: torch.Tensor) -> None:
+    """Turn a deferred value into the real tensor; where others refer to that, into an alias of it."""
+    # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
+    if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
+        real = real.view_as(real)
+    del value.task, value.meta
+    value.__class__ = torch.Tensor  # type: ignore[assignment]
+    swap_implementation(value, real)

@@ -1,0 +1,411 @@
+"""What a plain call will return: its code runs with fake tensors, once for each look of its arguments.
+
+A call is plain if tensors go in and tensors come out: it writes nothing that was there before, draws no
+random numbers, changes no attribute. Any other call launches in the code's order.
+
+Torch runs an operation whose inputs are all real for real, even under a fake mode. So the inference runs
+a double: the layer's modules and attributes, with fake tensors. The layer itself is not touched, since
+another thread may be running it.
+"""
+
+import random
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from operator import is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend import unwatched
+from baechi.run.reorder.deferred import Deferred, Meta
+from baechi.run.state.caller_state import CallerState, saved_hooks_aside
+from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.fakes.at_work import fakes_at_work
+from baechi.torchlib.fakes.leaks import clear_known_caches
+from baechi.torchlib.fakes.results import without_undefined
+from baechi.torchlib.modules.intercept import without_replacement
+from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
+from baechi.torchlib.private.fakes import FakeTensorMode
+from baechi.torchlib.private.modes import (
+    UntracedDispatchMode,
+    function_modes,
+    set_function_modes,
+    without_subclass_function,
+)
+from baechi.torchlib.private.tensors import storage_address
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+
+_KEPT = 64
+"""Outcomes for each node of the plan's graph."""
+
+_OURS = "_baechi"
+"""How the attributes begin that `distribute` adds to a module."""
+
+_ASIDE = (_OURS, "forward", "_state_dict_", "_load_state_dict_")
+"""How the attributes begin that decide no outcome; a layer with a forward of its own does not wait."""
+
+_CONSTANTS = (
+    bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Size, type, type(len),
+)  # fmt: skip
+"""Types of values that hold no tensors and never change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """In place of a tensor of a result: its position among the result's tensors."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The inferred result of a plain call.
+
+    Args:
+        result: what it returns, with a `Slot` in place of each tensor.
+        metas: by slot, the tensor's shape, strides, dtype and device.
+        given: by slot, the index of the argument that is returned itself; None for another tensor.
+        views: whether it returns views of its arguments only.
+    """
+
+    result: Any
+    metas: tuple[Meta, ...]
+    given: tuple[int | None, ...]
+    views: bool
+
+
+class NotPlain(Exception):
+    """A call whose outcome is inferred does more than to compute tensors from tensors."""
+
+
+class Outcomes:
+    """A cache of outcomes, kept from step to step.
+
+    Args:
+        nodes: how many nodes the plan's graph has.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._known: dict[Hashable, Outcome | None] = {}
+        self._most = _KEPT * max(nodes, 1)
+
+    def of_layer(
+        self,
+        module: nn.Module,
+        looks: Hashable,
+        device: torch.device | None,
+        given: tuple[Any, Any],
+        caller: CallerState,
+    ) -> Outcome | None:
+        """Infer what a layer returns; None if the call is not plain.
+
+        Args:
+            module: the layer.
+            looks: what it holds (`Held.looks`), which says all of it that decides the outcome.
+            device: where it runs, as torch knows it; None: where its arguments lie.
+            given: its positional and keyword arguments.
+            caller: the settings of its caller.
+        """
+        return self._remembered(
+            (looks, caller), device, given, lambda args, kwargs: _as_double(module, args, kwargs)
+        )
+
+    def of_function(
+        self, func: Any, device: torch.device | None, given: tuple[Any, Any], caller: CallerState
+    ) -> Outcome | None:
+        """Infer what a torch function returns; None if the call is not plain.
+
+        Args:
+            func: the function.
+            device, given, caller: as for `of_layer`.
+        """
+        return self._remembered(
+            (func, caller), device, given, lambda args, kwargs: (func(*args, **kwargs), ())
+        )
+
+    def _remembered(
+        self, what: Hashable, device: torch.device | None, given: tuple[Any, Any], run: "_Run"
+    ) -> Outcome | None:
+        try:
+            key = (what, device, look_of(given))
+            hash(key)
+        except TypeError:
+            return None
+        if key not in self._known:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            self._known[key] = infer(run, given, device)
+        return self._known[key]
+
+
+_Run = Callable[[Any, Any], tuple[Any, Iterable[torch.Tensor]]]
+"""Runs a call with fake arguments; returns what it returns, and the fake tensors that its layer holds."""
+
+
+def look_of(value: Any) -> Hashable:
+    """All of an argument that decides a call's outcome but the values in tensors.
+
+    Args:
+        value: an argument; tensors may be deferred.
+
+    Raises:
+        TypeError: the outcome may depend on more.
+    """
+    if isinstance(value, torch.Tensor):
+        if type(value) is Deferred:
+            return value.meta
+        with without_subclass_function():
+            if value.layout != torch.strided or value.is_nested:
+                raise TypeError(value.layout)
+            return Meta.of(value), type(value) is nn.Parameter
+    if isinstance(value, _CONSTANTS):
+        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([look_of(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(key, look_of(item)) for key, item in value.items()])
+    if isinstance(value, slice):
+        return slice, look_of(value.start), look_of(value.stop), look_of(value.step)
+    raise TypeError(type(value).__name__)
+
+
+class Held:
+    """What a layer holds. If it holds something else at its launch, it was changed while it waited.
+
+    Args:
+        layer: the layer.
+
+    Attributes:
+        looks: all of it that decides a call's outcome; None if the layer holds what may change unseen.
+        objects: all objects that it holds.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.objects: list[Any] = []
+        self._inside: set[int] = set()
+        looks: list[Any] = []
+        try:
+            for module in layer.modules():
+                looks += [type(module), module.training]
+                for name, value in vars(module).items():
+                    if name == "_modules":
+                        self.objects += value.values()
+                    elif not name.startswith(_ASIDE):
+                        looks += [name, self._look(value)]
+            self.looks: Hashable = tuple(looks)
+        except TypeError:
+            self.looks = None
+
+    def _look(self, value: Any) -> Hashable:
+        if type(value) is weakref.ref:  # recurrent layers keep such references to their weights
+            return self._look(value())
+        if type(value) is Deferred or isinstance(value, nn.Module):  # a module that is no submodule
+            raise TypeError(type(value).__name__)
+        if isinstance(value, dict):
+            return tuple([(key, self._look(item)) for key, item in value.items()])
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return tuple([self._look(item) for item in value])
+        self.objects.append(value)
+        if type(value) is type(look_of) and value.__closure__ is None:
+            return value
+        if isinstance(value, torch.Tensor):  # its device is not asked: modes of the code may answer otherwise
+            return type(value), tuple(value.shape), value.stride(), value.dtype, value.requires_grad
+        if isinstance(value, _CONSTANTS) or not _is_pythons(type(value)):  # type: ignore[arg-type]
+            return look_of(value)
+        if id(value) in self._inside:
+            raise TypeError("it refers to itself")
+        self._inside.add(id(value))  # an object such as a configuration
+        look = type(value), self._look(vars(value))
+        self._inside.discard(id(value))
+        return look
+
+    def is_held_by(self, layer: nn.Module) -> bool:
+        """Whether a layer holds the same objects now."""
+        now = Held(layer)
+        same = len(now.objects) == len(self.objects)
+        return same and now.looks == self.looks and all(map(is_, now.objects, self.objects))
+
+
+@cache
+def _is_pythons(kind: type) -> bool:
+    """Whether all that objects of a class hold is in their `__dict__`: a class of a library's Python code."""
+    roots = {one.__module__.partition(".")[0] for one in kind.__mro__ if one is not object}
+    slots = any("__slots__" in vars(one) for one in kind.__mro__)
+    return not slots and roots.isdisjoint((sys.stdlib_module_names - {"abc", "typing"}) | {"torch"})
+
+
+def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> Outcome | None:
+    """Run a call with fake tensors only, in a thread without torch modes.
+
+    Args:
+        run: runs it with fake arguments.
+        given: positional and keyword arguments; tensors may be deferred.
+        device: where the arguments will lie when it runs; None: where they lie now.
+
+    Returns:
+        The outcome; None if the call is not plain.
+    """
+    watch, before = _Watch(), _other_generators()
+    modes, cache_was_on = function_modes(), torch.is_autocast_cache_enabled()
+    set_function_modes(())
+    torch.set_autocast_cache_enabled(False)  # the cache would keep fake casts
+    try:  # deferred tensors are only asked for their looks: `without_subclass_function` lets them answer
+        with unwatched(), saved_hooks_aside(), without_subclass_function(), fakes_at_work(), compiler_aside():
+            outcome, results = _infer(run, given, device, watch)
+    except Exception:  # not plain, or fails: then the caller runs it for real, where it fails again
+        return None
+    finally:
+        torch.set_autocast_cache_enabled(cache_was_on)
+        set_function_modes(modes)
+    watch.own = None
+    if any(reference() is not None for reference in watch.made):
+        clear_known_caches()  # a library's cache has kept a fake tensor, which must not meet real ones
+    kept = any(reference() is not None for reference in results)  # by code that would never get the real one
+    return None if kept or _other_generators() != before else outcome
+
+
+def _infer(
+    run: "_Run", given: tuple[Any, Any], device: torch.device | None, watch: "_Watch"
+) -> tuple[Outcome, list[weakref.ref[torch.Tensor]]]:
+    fakes: dict[int, torch.Tensor] = {}
+    metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(given)}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = _like(metas[id(tensor)])
+        return fakes[id(tensor)]
+
+    with FakeTensorMode(), watch:
+        args, kwargs = map_tensors(fake, given)
+        arguments = list(fakes.values())
+        watch.begin()
+        result, held = run(args, kwargs)
+        found: list[torch.Tensor] = []
+        template = _with_slots(result, found)
+        memory = {storage_address(tensor.untyped_storage()) for tensor in held}
+        storages = [storage_address(tensor.untyped_storage()) for tensor in found]
+        if not found or not memory.isdisjoint(storages):
+            raise NotPlain("it returns no tensor, or one that its layer holds")
+        index_of = {id(tensor): index for index, tensor in enumerate(arguments)}
+        by_slot = tuple([Meta.of(one) for one in found]), tuple([index_of.get(id(one)) for one in found])
+        views = watch.own is not None and watch.own.keys().isdisjoint(storages)
+        return Outcome(template, *by_slot, views), [
+            weakref.ref(one) for one in found if id(one) not in index_of
+        ]
+
+
+class _Watch(UntracedDispatchMode):
+    """Refuses what a plain call does not do."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[weakref.ref[torch.Tensor]] = []
+        self.own: dict[int, torch.Tensor] | None = None
+        """By number of its storage, what the call has made; None before it begins."""
+
+    def begin(self) -> None:
+        """Begin the call: what was made before is not its own."""
+        self.own = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, facts = kwargs or {}, facts_of(func)
+        if self.own is not None:
+            if draws(func, args, kwargs):
+                raise NotPlain(f"{func} draws random numbers")
+            for tensor in writes_of(facts, args, kwargs):
+                if storage_address(tensor.untyped_storage()) not in self.own:
+                    raise NotPlain(f"{func} writes what was there before")
+        result = without_undefined(func, args, func(*args, **kwargs))
+        for tensor in flat((result,)):
+            self.made.append(weakref.ref(tensor))
+            if self.own is not None and not facts.aliases:  # held, so that numbers of storages stay unique
+                self.own[storage_address(tensor.untyped_storage())] = tensor
+        return result
+
+
+def _as_double(layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Run the double of a layer; returns its result, and the fake tensors that the double holds."""
+    modules: dict[int, nn.Module] = {}
+    tensors: dict[int, torch.Tensor] = {}
+
+    def double(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in tensors:
+                made = _like(Meta.of(value))
+                parameter = isinstance(value, nn.Parameter)
+                tensors[id(value)] = nn.Parameter(made, value.requires_grad) if parameter else made
+            return tensors[id(value)]
+        if isinstance(value, nn.Module):
+            if id(value) not in modules:
+                modules[id(value)] = made_module = object.__new__(type(value))
+                own = without_replacement(value)  # unwrapped: no layer launches
+                vars(made_module).update(
+                    {name: double(item) for name, item in own.items() if not name.startswith(_OURS)}
+                )
+            return modules[id(value)]
+        if type(value) is weakref.ref:
+            return weakref.ref(double(value()))
+        if isinstance(value, dict):
+            made_dict = value.copy()
+            made_dict.update([(key, double(item)) for key, item in value.items()])
+            return made_dict
+        if type(value) in (list, tuple):
+            return type(value)([double(item) for item in value])
+        return value
+
+    twin = double(layer)
+    before = Held(twin)
+    try:
+        result = type(layer).forward(twin, *args, **kwargs)
+        if not before.is_held_by(twin):
+            raise NotPlain("it sets attributes of its own")
+        return result, list(tensors.values())
+    finally:
+        for module in modules.values():  # what it made and holds is released without the garbage collector
+            vars(module).clear()
+
+
+class _Made(torch.autograd.Function):
+    """Makes a tensor that looks like the result of an operation to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _like(meta: Meta) -> torch.Tensor:
+    """Make a fake tensor; a fake mode must be on."""
+    made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
+    if meta.requires_grad and torch.is_grad_enabled():  # neither a leaf nor a view
+        anchor = torch.empty((), device=meta.device, requires_grad=True)
+        computed: torch.Tensor = _Made.apply(anchor, made)  # type: ignore[no-untyped-call]
+        return computed
+    return made.requires_grad_(meta.requires_grad)
+
+
+def _with_slots(value: Any, found: list[torch.Tensor]) -> Any:
+    """A result with slots in place of tensors, which are put into `found`.
+
+    Raises:
+        NotPlain: it holds something else: a number, say, which a fake run does not know.
+    """
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested:
+        found.append(value)
+        return Slot(len(found) - 1)
+    if isinstance(value, (list, tuple)):
+        items = [_with_slots(item, found) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if value is None:
+        return value
+    raise NotPlain(f"it returns a {type(value).__name__}")
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """The states of Python's and numpy's random generators, which no operator shows."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
