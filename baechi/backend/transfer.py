@@ -83,7 +83,8 @@ def arrive(copied: torch.Tensor, departed: Departed) -> torch.Tensor:
         A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
     """
     way, token = departed.way, departed.token
-    receive(copied, way.backend, way.target, way.arrived)
+    if not way.bare:
+        receive(copied, way.backend, way.target, way.arrived)
     if token is None or not torch.is_grad_enabled():
         return copied
     with without_transforms(), way.backend.at(way.target):
@@ -153,6 +154,9 @@ def send(tensor: torch.Tensor, way: Way, what: HostWork, ready: Any = None) -> t
     """
     backend, gradient = way.backend, what == "backward_node"
     source = way.source
+    way.bare = backend.is_bare(source) and backend.is_bare(way.target)
+    if way.bare:
+        return backend.copy(tensor, way.target, (None, None), gradient=gradient)
     backend.spend(what, way.target if source == backend.host else source)
     tx, rx = backend.transfer_streams(source, way.target)
     if tx is None and rx is None:  # no device has a stream
@@ -198,11 +202,12 @@ class _Depart(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
-            way.backend.spend("backward_node", way.source)
-            receive(grad, way.backend, way.source, way.back.arrived)
-            if not is_last_reference(way.held):
-                # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
-                way.backend.wait(way.made_on, way.back.left)
+            if not way.back.bare:
+                way.backend.spend("backward_node", way.source)
+                receive(grad, way.backend, way.source, way.back.arrived)
+                if not is_last_reference(way.held):
+                    # releasing `held` lets autograd add to what was sent in place: only after tx has read it
+                    way.backend.wait(way.made_on, way.back.left)
             way.back = way.held = way.made_on = None
         return grad, None
 
@@ -226,8 +231,9 @@ class _Arrive(torch.autograd.Function):
             # a sparse gradient, or one that double backward records, is sent and received here at once
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
-        way.made_on = way.backend.compute_stream(way.target)
         sent = send(grad, way.back, "backward_node")
+        if not way.back.bare:
+            way.made_on = way.backend.compute_stream(way.target)
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         ):  # it reads this node's output at once, before `_Depart` has waited

@@ -168,7 +168,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         tell_compiled(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
-    if _binding(module).name == ROOT:
+    if runtime.cuts and _binding(module).name == ROOT:
         meet_replicas(module, runtime)
     split = runtime.microbatches if _binding(module).name == ROOT else None
     if split is not None:

@@ -251,7 +251,8 @@ class VirtualDevices(AbstractBackend):
             emulator.run_token.give_way(emulator.thread.host)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
-        return emulated_step()
+        emulator = current.at_work()
+        return _NOTHING if emulator is None else emulated_step(emulator)
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
         emulator = current.at_work()
