@@ -16,7 +16,7 @@ class Way:
         backend: the devices.
         source: where the tensor lies.
         target: where it goes.
-        bare: whether neither end has a stream or a clock, so that nothing is to be waited for; `send` says.
+        bare: whether neither end has a stream or a clock, so that a copy is all there is to do.
         left: the event after tx has read the tensor.
         arrived: the event after rx has written the copy.
         back: the gradient's way, from the target to the source.

@@ -75,7 +75,7 @@ TRANSFERS = (
         "a backward does not wait for the gradient that came back",
         "The producer's backward reads a gradient that is still on its way.",
         "baechi.backend.transfer",
-        "                receive(grad, way.backend, way.source, way.back.arrived)\n",
+        "            receive(grad, way.backend, way.source, way.back.arrived)\n",
         "",
         default=(WAITS,),
     ),
