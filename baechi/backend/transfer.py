@@ -65,7 +65,7 @@ def depart(
         The copy, and what to pass to `arrive` with it.
     """
     source = source or backend.place_of(tensor)
-    way = Way(backend, source, target, backend.is_bare(source) and backend.is_bare(target))
+    way = Way(backend, source, target, backend.is_bare(source, target))
     recorded = torch.is_grad_enabled() and tensor.requires_grad
     if way.bare and current_transform() is None:
         copied = backend.copy(tensor, target, (None, None))
@@ -235,7 +235,7 @@ class _Arrive(torch.autograd.Function):
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             # a sparse gradient, or one that double backward records, is sent and received here at once
             return transfer(grad, way.backend, way.source), None, None
-        if way.backend.is_bare(way.source) and way.backend.is_bare(way.target):
+        if way.backend.is_bare(way.source, way.target):
             return way.backend.copy(grad, way.source, (None, None), gradient=True), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)

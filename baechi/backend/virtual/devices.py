@@ -260,7 +260,7 @@ class VirtualDevices(AbstractBackend):
             return _NOTHING
         return InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
 
-    def is_bare(self, place: str) -> bool:
+    def is_bare(self, *places: str) -> bool:
         return current.at_work() is None
 
     def enter_layer(self, layer: str) -> str:

@@ -15,7 +15,7 @@ from baechi.run.step.aliases import view_of_original
 from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-from baechi.torchlib.tensors.storage import note_write, storage_object
+from baechi.torchlib.tensors.storage import mark_of, note_write, storage_object
 
 
 class WriteBack(Protocol):
@@ -106,9 +106,10 @@ class Loans:
         if not self.lent:
             return result
         if isinstance(result, torch.Tensor) and not written and not self._containers:
-            memory = storage_object(result)
+            here = mark_of(result)
             for _, copied, version in self.lent.values():
-                if copied is result or version_of(copied) != version or storage_object(copied) is memory:
+                mark = mark_of(copied)  # its memory's: what shares the memory has the same
+                if version_of(copied) != version or mark is None or mark is here:
                     break
             else:  # most often: it wrote nothing that it was lent, and returned memory of its own
                 return result
