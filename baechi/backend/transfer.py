@@ -208,11 +208,12 @@ class _Depart(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
-            way.backend.spend("backward_node", way.source)
-            receive(grad, way.backend, way.source, way.back.arrived)
-            if not is_last_reference(way.held):
-                # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
-                way.backend.wait(way.made_on, way.back.left)
+            if not way.back.bare:
+                way.backend.spend("backward_node", way.source)
+                receive(grad, way.backend, way.source, way.back.arrived)
+                if not is_last_reference(way.held):
+                    # releasing `held` lets autograd add to what was sent in place: only after tx has read it
+                    way.backend.wait(way.made_on, way.back.left)
             way.back = way.held = way.made_on = None
         return grad, None
 
@@ -235,9 +236,10 @@ class _Arrive(torch.autograd.Function):
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             # a sparse gradient, or one that double backward records, is sent and received here at once
             return transfer(grad, way.backend, way.source), None, None
-        if way.backend.is_bare(way.source, way.target):
+        bare = way.backend.is_bare(way.source, way.target)
+        way.back, way.held = Way(way.backend, way.target, way.source, bare), grad
+        if bare:
             return way.backend.copy(grad, way.source, (None, None), gradient=True), None, None
-        way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)
         sent = send(grad, way.back, "backward_node")
         if (
