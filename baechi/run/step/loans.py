@@ -57,14 +57,10 @@ class Loans:
         self._write = write
         self._view_of = view_of
         self.lent: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        """By `id` of an original: it, its copy, and the version of that before the call."""
+        """By `id` of an original: it, its copy, and the version of the copy before the call."""
         self._containers: list[tuple[Any, Any, Any]] = []
         self.objects: list[Any] = []
         """Arguments that are neither tensors, plain data nor containers of these."""
-
-    def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
-        """Remember a copy and the tensor that it stands for."""
-        self.lent[id(original)] = original, copied, version_of(copied)
 
     def note_container(self, original: Any, copied: Any) -> None:
         """Remember a container that was copied because a tensor in it was copied."""

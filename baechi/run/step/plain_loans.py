@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.step.loans import Loans
+from baechi.run.step.loans import Loans, version_of
 from baechi.run.step.step import Step
 
 Plain = tuple[tuple[Any, ...], dict[str, Any]]
@@ -45,7 +45,7 @@ def _brought(
             return known[1]
         copied = step.bring(value, place)
         if copied is not value:
-            loans.note(value, copied)
+            loans.lent[id(value)] = value, copied, version_of(copied)
         return copied
     if type(value) is tuple or type(value) is list:
         return type(value)([_brought(step, place, lies_here, loans, item) for item in value])
