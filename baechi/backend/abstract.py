@@ -276,11 +276,11 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """
 
     @abstractmethod
-    def is_bare(self, place: str) -> bool:
-        """Whether `at` and `spend` do nothing at a place, in the step that this thread is in.
+    def is_bare(self, *places: str) -> bool:
+        """Whether `at` and `spend` do nothing at some places, in the step that this thread is in.
 
         Args:
-            place: a device's name.
+            *places: devices' names, or other places.
         """
 
     @abstractmethod

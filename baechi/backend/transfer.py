@@ -39,6 +39,7 @@ from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import (
     as_batch,
+    current_transform,
     forward_ad_level,
     is_batch,
     is_wrapped,
@@ -63,8 +64,13 @@ def depart(
     Returns:
         The copy, and what to pass to `arrive` with it.
     """
-    way = Way(backend, source or backend.place_of(tensor), target)
-    if not (torch.is_grad_enabled() and tensor.requires_grad):
+    source = source or backend.place_of(tensor)
+    way = Way(backend, source, target, backend.is_bare(source, target))
+    recorded = torch.is_grad_enabled() and tensor.requires_grad
+    if way.bare and current_transform() is None:
+        copied = backend.copy(tensor, target, (None, None))
+        return copied, Departed(way, _departed(tensor, way) if recorded else None)
+    if not recorded:
         return send(tensor, way, "transfer", ready), Departed(way)
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
@@ -83,11 +89,15 @@ def arrive(copied: torch.Tensor, departed: Departed) -> torch.Tensor:
         A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
     """
     way, token = departed.way, departed.token
-    receive(copied, way.backend, way.target, way.arrived)
+    if not way.bare:
+        receive(copied, way.backend, way.target, way.arrived)
     if token is None or not torch.is_grad_enabled():
         return copied
-    with without_transforms(), way.backend.at(way.target):
+    if way.bare and current_transform() is None:
         arrived: torch.Tensor = _arrived(token, [copied], way)
+        return arrived
+    with without_transforms(), way.backend.at(way.target):
+        arrived = _arrived(token, [copied], way)
     return arrived
 
 
@@ -198,11 +208,12 @@ class _Depart(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
-            way.backend.spend("backward_node", way.source)
-            receive(grad, way.backend, way.source, way.back.arrived)
-            if not is_last_reference(way.held):
-                # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
-                way.backend.wait(way.made_on, way.back.left)
+            if not way.back.bare:
+                way.backend.spend("backward_node", way.source)
+                receive(grad, way.backend, way.source, way.back.arrived)
+                if not is_last_reference(way.held):
+                    # releasing `held` lets autograd add to what was sent in place: only after tx has read it
+                    way.backend.wait(way.made_on, way.back.left)
             way.back = way.held = way.made_on = None
         return grad, None
 
@@ -225,7 +236,10 @@ class _Arrive(torch.autograd.Function):
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             # a sparse gradient, or one that double backward records, is sent and received here at once
             return transfer(grad, way.backend, way.source), None, None
-        way.back, way.held = Way(way.backend, way.target, way.source), grad
+        bare = way.backend.is_bare(way.source, way.target)
+        way.back, way.held = Way(way.backend, way.target, way.source, bare), grad
+        if bare:
+            return way.backend.copy(grad, way.source, (None, None), gradient=True), None, None
         way.made_on = way.backend.compute_stream(way.target)
         sent = send(grad, way.back, "backward_node")
         if (

@@ -16,6 +16,7 @@ class Way:
         backend: the devices.
         source: where the tensor lies.
         target: where it goes.
+        bare: whether neither end has a stream or a clock, so that a copy is all there is to do.
         left: the event after tx has read the tensor.
         arrived: the event after rx has written the copy.
         back: the gradient's way, from the target to the source.
@@ -28,6 +29,7 @@ class Way:
     backend: AbstractBackend
     source: str
     target: str
+    bare: bool = False
     left: Any = None
     arrived: Any = None
     back: "Way | None" = None

@@ -31,6 +31,7 @@ from baechi.split.piecewise import LAYERS
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.compiler import is_in_compiled_model
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -163,10 +164,11 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     if runtime.glue is not None:
         return run(*args, **kwargs)
     refuse_tracing(module)
-    tell_compiled(module)
+    if is_in_compiled_model(module):
+        tell_compiled(module)
     force((args, kwargs), "another model takes values")
     settled(module, _binding(module))
-    if _binding(module).name == ROOT:
+    if runtime.cuts and _binding(module).name == ROOT:
         meet_replicas(module, runtime)
     split = runtime.microbatches if _binding(module).name == ROOT else None
     if split is not None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
-from baechi.run.guards.entrances import inside_a_function
+from baechi.run.state.regions import function_code
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.dimension import Given, SplitDimension, SplitRule
 from baechi.split.piecewise import WEIGHT_OPS
@@ -199,7 +199,7 @@ def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any
         place = step.backend.place_of(outputs[0])
         join = functools.partial(join_at, step.backend, place)
         made = unjoined(outputs, tiled.dimension.axis, join, place, step.next_turn())
-    return glue.joined(made) if inside_a_function() else made  # what a Function returns, autograd has to know
+    return glue.joined(made) if function_code.depth else made  # what a Function returns, autograd has to know
 
 
 def run_weight_op(runtime: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

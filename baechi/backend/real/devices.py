@@ -281,10 +281,11 @@ class TorchDevices(AbstractBackend):
         with self._streams.at(place), clock.layer(place, layer) as note:
             yield note
 
-    def is_bare(self, place: str) -> bool:
-        device = self._streams.device(place)
-        watched = self._clock is not None or self._generator.knows(device)
-        return not watched and not self._streams.has_streams(device)
+    def is_bare(self, *places: str) -> bool:
+        if self._clock is not None:
+            return False
+        devices = [self._streams.device(place) for place in places]
+        return not any(self._generator.knows(one) or self._streams.has_streams(one) for one in devices)
 
     def enter_layer(self, layer: str) -> str:
         return ""

@@ -1,8 +1,9 @@
 """Which emulated cluster is at work: one in a process, and none in a thread that has set it aside."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.errors import BaechiError
@@ -18,15 +19,13 @@ from baechi.torchlib.private.modes import (
 _open: list[tuple[Emulator, TorchDispatchMode]] = []
 _aside = threading.local()
 
+aside: Callable[[], Emulator | None] = partial(getattr, _aside, "emulator", None)
+"""The emulator that this thread has set aside; None if none is."""
+
 
 def at_work() -> Emulator | None:
     """The emulator that watches this thread; None if none does."""
     return _open[0][0] if _open and _open[0][0] is not aside() else None
-
-
-def aside() -> Emulator | None:
-    """The emulator that this thread has set aside; None if none is."""
-    return getattr(_aside, "emulator", None)
 
 
 def set_aside(emulator: Emulator | None) -> None:

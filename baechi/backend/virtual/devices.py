@@ -251,7 +251,8 @@ class VirtualDevices(AbstractBackend):
             emulator.run_token.give_way(emulator.thread.host)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
-        return emulated_step()
+        emulator = current.at_work()
+        return _NOTHING if emulator is None else emulated_step(emulator)
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
         emulator = current.at_work()
@@ -259,7 +260,7 @@ class VirtualDevices(AbstractBackend):
             return _NOTHING
         return InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
 
-    def is_bare(self, place: str) -> bool:
+    def is_bare(self, *places: str) -> bool:
         return current.at_work() is None
 
     def enter_layer(self, layer: str) -> str:

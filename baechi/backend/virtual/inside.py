@@ -40,11 +40,7 @@ class InFunctionalOp:
 
 
 @contextmanager
-def emulated_step() -> Iterator[Callable[[], Timeline] | None]:
+def emulated_step(emulator: Emulator) -> Iterator[Callable[[], Timeline]]:
     """Enclose the run of a model; see `AbstractBackend.step`."""
-    emulator = current.at_work()
-    if emulator is None:
-        yield None
-        return
     with current.entered(), emulator.step() as record:
         yield functools.partial(emulator.timeline, record)

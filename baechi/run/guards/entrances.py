@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.run.guards.returned_gradients import return_home
 from baechi.run.reorder.deferred import force
+from baechi.run.state.regions import function_code
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.private.patches import (
@@ -33,13 +34,6 @@ _open_steps: dict[object, TorchFunctionMode] = {}
 
 A glue mode is the function mode that sees the functional ops of a model's code.
 """
-
-_function = threading.local()
-
-
-def inside_a_function() -> bool:
-    """Whether this thread runs the code of an `autograd.Function`."""
-    return getattr(_function, "depth", 0) > 0
 
 
 @contextmanager
@@ -100,11 +94,11 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         args = mode.joined(args)
         with mode.off():
             args = mode.step.take_in(args)
-    _function.depth = getattr(_function, "depth", 0) + 1
+    function_code.depth += 1
     try:
         result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)
     finally:
-        _function.depth -= 1
+        function_code.depth -= 1
     if mode is not None:
         return_home(cls, args, result, mode.step.runtime)
         with mode.off():

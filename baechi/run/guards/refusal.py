@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from baechi.errors import BaechiError
-from baechi.torchlib.private.compiler import compiler_is_imported, is_in_compiled_model
-from baechi.torchlib.private.modes import makes_fx_graph
+from baechi.torchlib.private.modes import dispatch_mode_count, makes_fx_graph
 from baechi.torchlib.private.modules import is_tracing, parse_to
 
 DEVICE_MAP = "hf_device_map"
@@ -61,7 +60,7 @@ def refuse_tracing(model: nn.Module) -> None:
     Raises:
         BaechiError: calls are being traced.
     """
-    if is_tracing() or torch.compiler.is_exporting() or makes_fx_graph():
+    if is_tracing() or torch.compiler.is_exporting() or (dispatch_mode_count() and makes_fx_graph()):
         _refuse_tracing(model)
 
 
@@ -77,14 +76,13 @@ def tell_compiled(model: nn.Module) -> None:
     """Warn that compiling a distributed model as a whole has no effect.
 
     Args:
-        model: a distributed model that is called.
+        model: a distributed model that is called, and that was compiled.
     """
-    if compiler_is_imported() and is_in_compiled_model(model):
-        warnings.warn(
-            f"this {type(model).__name__} is distributed: torch.compile of the whole model has no effect, it "
-            "runs as it was written; compile its layers before baechi.distribute instead",
-            stacklevel=2,
-        )
+    warnings.warn(
+        f"this {type(model).__name__} is distributed: torch.compile of the whole model has no effect, it "
+        "runs as it was written; compile its layers before baechi.distribute instead",
+        stacklevel=2,
+    )
 
 
 def _cast_only(model: nn.Module, together: bool, *args: Any, **kwargs: Any) -> nn.Module:

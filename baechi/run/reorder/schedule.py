@@ -27,11 +27,11 @@ from torch import nn
 from baechi.errors import BaechiError
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
-from baechi.run.guards.regions import why_as_written
 from baechi.run.reorder.deferred import Deferred, Task, defer, hand_over, tasks_of
 from baechi.run.reorder.launchers import Launcher
 from baechi.run.reorder.outcome import Held, Outcome, Outcomes, Slot
 from baechi.run.state.caller_state import CallerState
+from baechi.run.state.regions import why_as_written
 from baechi.run.steady.reads import is_bare
 from baechi.run.step.call import Call
 from baechi.run.step.glue import GlueMode

@@ -30,8 +30,7 @@ def writes_of(tensor: torch.Tensor) -> tuple[int, int]:
     Args:
         tensor: any tensor.
     """
-    mark = mark_of(tensor)
-    return version_of(tensor), 0 if mark is None else mark.writes
+    return state_of(tensor)[:2]
 
 
 def state_of(tensor: torch.Tensor) -> tuple[int, int, bool]:
@@ -42,15 +41,6 @@ def state_of(tensor: torch.Tensor) -> tuple[int, int, bool]:
     Args:
         tensor: any tensor.
     """
-    return *writes_of(tensor), tensor.requires_grad and torch.is_grad_enabled()
-
-
-def is_unrecorded(tensor: torch.Tensor) -> bool:
-    """Whether code under `no_grad` reads what code that records made: both read the copy with its history.
-
-    Args:
-        tensor: any tensor.
-    """
-    return (
-        not torch.is_grad_enabled() and tensor.grad_fn is not None and not torch.is_inference_mode_enabled()
-    )
+    mark = mark_of(tensor)
+    recorded = tensor.requires_grad and torch.is_grad_enabled()
+    return version_of(tensor), 0 if mark is None else mark.writes, recorded

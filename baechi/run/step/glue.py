@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.guards.regions import why_as_written
+from baechi.run.state.regions import why_as_written
 from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.functions import FunctionFacts, function_facts
 from baechi.run.step.call import Call, Reorderer

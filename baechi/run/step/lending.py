@@ -6,7 +6,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.run.step.aliases import common_bases, same_view
-from baechi.run.step.loans import Loans
+from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -36,17 +36,17 @@ def lent(step: Lender, values: tuple[Any, Any], place: str, *, writes: bool) -> 
     """
     loans = step.loans(place)
     bases = common_bases(tensors_in(values)) if writes else {}
-    views: dict[int, torch.Tensor] = {}
 
     def bring(tensor: torch.Tensor) -> torch.Tensor:
         base = bases.get(id(tensor), tensor)
         copied = step.bring(base, place)
         if copied is base:
             return tensor
-        if id(tensor) not in views:
-            views[id(tensor)] = same_view(tensor, base, copied)
-            loans.note(tensor, views[id(tensor)])
-        return views[id(tensor)]
+        known = loans.lent.get(id(tensor))
+        if known is None:
+            view = same_view(tensor, base, copied)
+            known = loans.lent[id(tensor)] = tensor, view, version_of(view)
+        return known[1]
 
     args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
     there = step.backend.torch_device(place)

@@ -15,7 +15,7 @@ from baechi.run.step.aliases import view_of_original
 from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-from baechi.torchlib.tensors.storage import note_write, storage_object
+from baechi.torchlib.tensors.storage import mark_of, note_write, storage_object
 
 
 class WriteBack(Protocol):
@@ -56,14 +56,11 @@ class Loans:
         self._know = know
         self._write = write
         self._view_of = view_of
-        self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        """By `id` of an original: it, its copy, and the version of the copy before the call."""
         self._containers: list[tuple[Any, Any, Any]] = []
         self.objects: list[Any] = []
         """Arguments that are neither tensors, plain data nor containers of these."""
-
-    def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
-        """Remember a copy and the tensor that it stands for."""
-        self._lent.append((original, copied, version_of(copied)))
 
     def note_container(self, original: Any, copied: Any) -> None:
         """Remember a container that was copied because a tensor in it was copied."""
@@ -80,9 +77,12 @@ class Loans:
         Args:
             result: the result of the call.
         """
-        lent = {id(copied) for _, copied, _ in self._lent}
         if isinstance(result, torch.Tensor):
-            return [] if id(result) in lent else [result]
+            for _, copied, _ in self.lent.values():
+                if copied is result:
+                    return []
+            return [result]
+        lent = {id(copied) for _, copied, _ in self.lent.values()}
         return [tensor for tensor in tensors_in(result) if id(tensor) not in lent]
 
     def settle(self, result: Any, *, written: bool = False) -> Any:
@@ -99,13 +99,21 @@ class Loans:
         Returns:
             The result with copies replaced by originals.
         """
-        if not self._lent or (not written and self._is_apart(result)):
+        if not self.lent:
             return result
-        for original, copied, version in self._lent:
+        if isinstance(result, torch.Tensor) and not written and not self._containers:
+            here = mark_of(result)
+            for _, copied, version in self.lent.values():
+                mark = mark_of(copied)  # its memory's: what shares the memory has the same
+                if version_of(copied) != version or mark is None or mark is here:
+                    break
+            else:  # most often: it wrote nothing that it was lent, and returned memory of its own
+                return result
+        for original, copied, version in self.lent.values():
             if version_of(copied) != version or written:
                 write = self._write or partial(write_back, self.backend)
                 write(original, copied, unsaid=written)
-        originals = {id(copied): original for original, copied, _ in self._lent}
+        originals = {id(copied): original for original, copied, _ in self.lent.values()}
         originals |= self._views(result, originals)
         containers = {id(copied): original for original, copied, _ in self._containers}
 
@@ -116,19 +124,10 @@ class Loans:
             _replay(original, copied, before, back)
         return back(result)
 
-    def _is_apart(self, result: Any) -> bool:
-        """Whether the call wrote nothing that it was lent, and returned one tensor with memory of its own."""
-        if not isinstance(result, torch.Tensor) or self._containers:
-            return False
-        memory = storage_object(result)
-        for _, copied, version in self._lent:
-            if copied is result or version_of(copied) != version or storage_object(copied) is memory:
-                return False
-        return True
-
     def _views(self, result: Any, originals: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """By `id` of a returned view of a copy, the view of the original."""
-        copies = {id(storage_object(copied)): (copied, original) for original, copied, _ in self._lent}
+        lent = self.lent.values()
+        copies = {id(storage_object(copied)): (copied, original) for original, copied, _ in lent}
         found: dict[int, torch.Tensor] = {}
         for tensor in tensors_in(result):
             pair = copies.get(id(storage_object(tensor)))

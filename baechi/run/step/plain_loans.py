@@ -1,11 +1,12 @@
 """Lending plain arguments: as `Step.lend`, without a search for objects, and for views that are written."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from baechi.run.step.loans import Loans
+from baechi.run.step.loans import Loans, version_of
 from baechi.run.step.step import Step
 
 Plain = tuple[tuple[Any, ...], dict[str, Any]]
@@ -25,36 +26,27 @@ def lend_plain(
     Returns:
         The arguments on the device, and the record of copies.
     """
-    loans = step.loans(place)
-    lending = _Lending(step, place, step.here(lies_here), loans)
-    args, kwargs = values
+    loans, (args, kwargs) = step.loans(place), values
+    bring = partial(_brought, step, place, step.here(lies_here), loans)
     if kwargs:
-        kwargs = {key: lending.bring(kwargs[key]) for key in kwargs}
-    return (tuple(map(lending.bring, args)), kwargs), loans
+        kwargs = {key: bring(kwargs[key]) for key in kwargs}
+    return (tuple(map(bring, args)), kwargs), loans
 
 
-class _Lending:
-    """Brings the tensors of one call. (A closure that calls itself would be garbage that holds them.)"""
-
-    __slots__ = ("_copies", "_lies_here", "_loans", "_place", "_step")
-
-    def __init__(
-        self, step: Step, place: str, lies_here: Callable[[torch.Tensor], bool], loans: Loans
-    ) -> None:
-        self._step, self._place, self._lies_here, self._loans = step, place, lies_here, loans
-        self._copies: dict[int, torch.Tensor] = {}
-
-    def bring(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value if self._lies_here(value) else self._copy_of(value)
-        if type(value) is tuple or type(value) is list:
-            return type(value)([self.bring(item) for item in value])
-        return value
-
-    def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        copied = self._copies.get(id(tensor))
-        if copied is None:
-            copied = self._copies[id(tensor)] = self._step.bring(tensor, self._place)
-            if copied is not tensor:
-                self._loans.note(tensor, copied)
+def _brought(
+    step: Step, place: str, lies_here: Callable[[torch.Tensor], bool], loans: Loans, value: Any
+) -> Any:
+    """A plain value on the device. (A closure that calls itself would be garbage that holds tensors.)"""
+    if isinstance(value, torch.Tensor):
+        if lies_here(value):
+            return value
+        known = loans.lent.get(id(value))
+        if known is not None:
+            return known[1]
+        copied = step.bring(value, place)
+        if copied is not value:
+            loans.lent[id(value)] = value, copied, version_of(copied)
         return copied
+    if type(value) is tuple or type(value) is list:
+        return type(value)([_brought(step, place, lies_here, loans, item) for item in value])
+    return value

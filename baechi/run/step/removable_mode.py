@@ -1,5 +1,6 @@
 """A torch function mode that can be taken off the stack, and put back, at any depth."""
 
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
@@ -14,13 +15,15 @@ class RemovableMode(TorchFunctionMode):
         """It is off, wherever it stands: a signal's handler may have raised while modes were taken off."""
         self.leave()
 
-    def off(self) -> "_Off":
-        """Take this mode off the stack, at any depth, within a context.
+    def off(self) -> AbstractContextManager[Any]:
+        """Take this mode off the stack now, at any depth, until the context that is returned is left.
 
         Torch's fast paths are off while any function mode is on. So a mode that stays on without effect
         would still change what a layer computes.
         """
-        return _Off(self)
+        context = ExitStack()  # no generator: interrupted, the mode might come back after the step
+        context.callback(self.come_back, self.leave())
+        return context
 
     def come_back(self, depth: int | None) -> None:
         """Put this mode on the stack again.
@@ -55,21 +58,6 @@ class RemovableMode(TorchFunctionMode):
         for mode in reversed(above):
             push_function_mode(mode)
         return len(above) if found else None
-
-
-class _Off:
-    """Within this context a mode is off. (No generator: interrupted, it may come back after the step.)"""
-
-    __slots__ = ("_depth", "_mode")
-
-    def __init__(self, mode: RemovableMode) -> None:
-        self._mode = mode
-
-    def __enter__(self) -> None:
-        self._depth = self._mode.leave()
-
-    def __exit__(self, *exception: object) -> None:
-        self._mode.come_back(self._depth)
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

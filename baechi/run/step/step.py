@@ -13,7 +13,7 @@ from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
 from baechi.run.steady.paths import short_way_is_open
 from baechi.run.step.call import Reorderer
 from baechi.run.step.call_sites import CallSites
-from baechi.run.step.copies import Copy, is_unrecorded, state_of
+from baechi.run.step.copies import Copy, state_of
 from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.run.unjoined.value import Unjoined, settled
@@ -80,7 +80,8 @@ class Step:
             return tensor
         if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
-        if is_unrecorded(tensor):
+        unrecorded = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if unrecorded and tensor.grad_fn is not None:  # code that records made it: both read the same copy
             with torch.enable_grad():
                 return self.bring(tensor, place)
         slots = self._copies_of(tensor)
@@ -148,11 +149,7 @@ class Step:
         self._copies_of(tensor)[place, *state_of(tensor)] = Copy(copied, None, version_of(copied))
 
     def _copies_of(self, tensor: torch.Tensor) -> dict[Key, Copy]:
-        slots = self._copies.get(tensor)
-        if slots is None:
-            slots = {}
-            self._copies.put(tensor, slots)
-        return slots
+        return self._copies.get_or_put(tensor, dict)
 
     def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         if torch.is_inference_mode_enabled():  # inference tensors have no version counter

@@ -19,7 +19,7 @@ from baechi.errors import BaechiError
 from baechi.torchlib.operators.functions import is_question
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper
-from baechi.torchlib.tensors.pytree import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import Mark, set_mark
 
 Join = Callable[[Sequence[torch.Tensor], int], torch.Tensor]
@@ -175,6 +175,9 @@ def settled(values: Any, backend: AbstractBackend, home: str | None) -> Any:
         The outputs. Those that a loss took stay in parts, until something uses them: joined, they would need
         the memory that the loss did without.
     """
+
+    if Unjoined not in map(type, tensors_in(values)):  # most often
+        return values
 
     def settle(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, Unjoined):

@@ -91,10 +91,10 @@ def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
     """Before a call: if it is that of a `DistributedDataParallel`, see to its weights in pieces.
 
     Args:
-        model: the root.
+        model: the root, which has such weights.
         runtime: its runtime.
     """
-    if not runtime.cuts or not distributed.is_available() or not distributed.is_initialized():
+    if not distributed.is_available() or not distributed.is_initialized():
         return
     parallel, replicas = running_parallel(), runtime.replicas
     if parallel is not None and (replicas is None or replicas.parallel() is not parallel):

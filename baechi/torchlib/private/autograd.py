@@ -1,7 +1,8 @@
 """Autograd's inside: which backward runs, its nodes and their numbers, the hooks on what it saves."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,6 +53,14 @@ push_saved_hooks: Callable[[Any, Any], None] = named(
 _replay = "have the same autograd nodes in a run as with fake tensors, where code writes a part of a tensor"
 are_views_replayed: Callable[[], bool] = named("torch._C._is_view_replay_enabled", _replay, lambda: False)
 replay_views: Callable[[bool], None] = named("torch._C._set_view_replay_enabled", _replay, lambda _: None)
+views_replayed: Callable[[], AbstractContextManager[object]] = partial(
+    named("torch.autograd.grad_mode._force_original_view_tracking", _replay, nullcontext), True
+)
+"""Within this context, a view whose tensor was written goes backward op by op, through each of its views.
+
+Autograd does so for fake tensors. For others it makes one node of all views, whose backward fills, copies
+and adds the whole tensor several times. The numbers are the same.
+"""
 
 backward_class: Callable[[Any], type] = attribute(
     torch.autograd.Function, "_backward_cls", "tell the nodes of an `autograd.Function` from others"
@@ -68,21 +77,6 @@ def set_sequence_number(node: Any, number: int) -> None:
         number: its new number.
     """
     node._set_sequence_nr(number)
-
-
-@contextmanager
-def views_replayed() -> Iterator[None]:
-    """Within this context, a view whose tensor was written goes backward op by op, through each of its views.
-
-    Autograd does so for fake tensors. For others it makes one node of all views, whose backward fills, copies
-    and adds the whole tensor several times. The numbers are the same.
-    """
-    before = are_views_replayed()
-    replay_views(True)
-    try:
-        yield
-    finally:
-        replay_views(before)
 
 
 def replace_backward(node: Any, backward: Callable[..., Any]) -> None:

@@ -92,6 +92,6 @@ def is_in_compiled_model(model: torch.nn.Module) -> bool:
     Args:
         model: the model.
     """
-    if compiled_call(model) is not None:
+    if vars(model).get(_IN_PLACE) is not None:
         return True
     return bool(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_in_optimized_module", False))

@@ -69,10 +69,8 @@ _NOTHING = nullcontext()
 
 
 def makes_fx_graph() -> bool:
-    """Whether operations are being traced into a graph of torch.fx, by `make_fx`."""
-    return dispatch_mode_count() > 0 and any(
-        type(mode).__name__ == "ProxyTorchDispatchMode" for mode in dispatch_modes()
-    )
+    """Whether operations are being traced into a graph of torch.fx, by `make_fx`: its mode is on then."""
+    return any(type(mode).__name__ == "ProxyTorchDispatchMode" for mode in dispatch_modes())
 
 
 def set_dispatch_modes(modes: Sequence[Any]) -> None:

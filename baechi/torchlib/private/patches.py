@@ -55,17 +55,20 @@ class Place:
         Args:
             ours: a function; a `classmethod` or a `property`, where torch has one.
         """
-        if not self.exists or vars(self.owner).get(self.name, _ABSENT) is ours:
-            return
-        self._under.append((vars(self.owner).get(self.name, _ABSENT), self.original))
-        self.original = self.now()
-        setattr(self.owner, self.name, ours)
+        own = vars(self.owner).get(self.name, _ABSENT) if self.exists else ours
+        if own is not ours:
+            self._under.append((own, self.original))
+            self.original = getattr(self.owner, self.name) if own is _ABSENT else own
+            setattr(self.owner, self.name, ours)
 
     def take_back(self) -> None:
         """Restore what was there before what was put last. It may be interrupted, and done again."""
         if self._under:
             before, self.original = self._under[-1]
-            self._restore(before)
+            if before is not _ABSENT:
+                setattr(self.owner, self.name, before)
+            elif self.name in vars(self.owner):  # it may be gone already, if this was interrupted
+                delattr(self.owner, self.name)
             self._under.pop()
 
     @contextmanager
@@ -83,13 +86,10 @@ class Place:
         try:
             yield
         finally:
-            self._restore(before)
-
-    def _restore(self, before: Any) -> None:
-        if before is not _ABSENT:
-            setattr(self.owner, self.name, before)
-        elif self.name in vars(self.owner):
-            delattr(self.owner, self.name)
+            if before is _ABSENT:
+                delattr(self.owner, self.name)
+            else:
+                setattr(self.owner, self.name, before)
 
 
 def _place(owner: Any, name: str, purpose: str) -> Place:

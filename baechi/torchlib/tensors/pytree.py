@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -86,23 +86,18 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
         *values: anything.
     """
     found: list[torch.Tensor] = []
-    _collect(values, found)
-    return iter(found)
-
-
-def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
-    """Add the tensors in the values; what is no common container is left to `map_tensors`."""
     for value in values:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif value is not None and not isinstance(value, _PLAIN):
             kind = type(value)
             if kind is tuple or kind is list:
-                _collect(value, found)
+                found += tensors_in(*value)
             elif kind is dict:
-                _collect(value.values(), found)
-            else:
+                found += tensors_in(*value.values())
+            else:  # no common container
                 map_tensors(partial(_note, found), value)
+    return iter(found)
 
 
 def _note(found: list[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:

@@ -137,7 +137,8 @@ def hand_on_age(tensor: torch.Tensor, copied: torch.Tensor, place: str) -> None:
         copied: its copy.
         place: where the copy lies.
     """
-    stamp(copied, place, made_at(tensor), renew=True)
+    mark = mark_of(tensor)
+    stamp(copied, place, UNSET if mark is None else mark.made, renew=True)
 
 
 def made_at(tensor: torch.Tensor) -> int:

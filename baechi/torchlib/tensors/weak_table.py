@@ -1,6 +1,7 @@
 """A table by tensor that keeps no tensor alive."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -50,6 +51,21 @@ class WeakTable(Generic[_Value]):
         entry = _Entry(tensor, self._forget)
         entry.key, entry.value = id(tensor), value
         self._entries[entry.key] = entry
+
+    def get_or_put(self, tensor: torch.Tensor, make: Callable[[], _Value]) -> _Value:
+        """The value of a tensor; if it has none, it is given a new one.
+
+        Args:
+            tensor: the tensor.
+            make: makes a value.
+        """
+        entry = self._entries.get(id(tensor))
+        if entry is None or entry() is not tensor:
+            entry = _Entry(tensor, self._forget)
+            entry.key, entry.value = id(tensor), make()
+            self._entries[entry.key] = entry
+        value: _Value = entry.value
+        return value
 
     def pop(self, tensor: torch.Tensor) -> _Value | None:
         """Take a tensor's value out; None if it has none."""

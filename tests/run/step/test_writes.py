@@ -1,15 +1,11 @@
 """What writes in place waits for the transfers that read, whatever it is."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from architectures.base import noise, seeded
-from order.interleaved import distribute, layers_on
-from run.launch.equal_layers import WHERE, Net, X
-from run.launched import LAUNCHERS, launched_on, runtime_of
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import baechi
@@ -201,24 +197,6 @@ def test_weights_may_be_written_after_the_step() -> None:
     with cluster:
         model(torch.arange(5)).pow(2).mean().backward()
         optimizer.step()
-
-
-@pytest.mark.parametrize("reorder", LAUNCHERS)
-def test_a_module_that_writes_only_its_own_buffers(reorder: str) -> None:
-    """Both calls of a layer with statistics read one tensor; that forces nobody who waits to read it."""
-
-    def code(self: Any, x: Tensor) -> Tensor:
-        x = x * 2
-        first = self.a(x)
-        other = self.b(x)  # waits for the second call of `a`
-        result: Tensor = self.c(first + self.a(x) + other)
-        return result
-
-    model = Net(code, "abc", a=nn.BatchNorm1d(8))
-    with distribute(model, X, WHERE, ["a", "a#1", "b", "c"], reorder=reorder):
-        model(**X)
-    assert launched_on(model, "cpu:0") == layers_on(baechi.plan_of(model), "cpu:0") == ["a", "a#1", "b"]
-    assert [str(one) for one in runtime_of(model).forced] == []
 
 
 def test_what_has_no_device_and_is_written_with_an_input_stays_with_it() -> None:
