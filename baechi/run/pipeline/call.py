@@ -35,7 +35,6 @@ from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
@@ -162,7 +161,7 @@ class _Call:
         route, number = microbatches.route, pipeline.microbatches
         own = OwnState(model, microbatches.written, number, route.run_of_layer)
         shared, draws = own.tensors, RandomStates(self._backend, own.generators, number)
-        self._kept = KeptApart(own, draws, SettingsApart(number))
+        self._kept = KeptApart(own, draws, number)
         self.ending = Ending(self._backend, self._lanes, self._waiting, self._kept)
         self._weights = weights = WeightsElsewhere(
             model, route, self._backend, microbatches.ahead, shared.is_unwritten

@@ -133,7 +133,7 @@ class Executor:
     def _backward(self, microbatch: int, stage: int) -> None:
         parts, units = self._parts[microbatch], self._units
         of_weights = stage >= units.whole
-        part = parts.stage(units.weights_of[stage - units.whole] if of_weights else stage)
+        part = parts.of_stage.get(units.weights_of[stage - units.whole] if of_weights else stage)
         if part is not None and of_weights:
             with self._backend.nodes_of(self._lanes[microbatch].log):
                 go_to_weights(

@@ -41,36 +41,36 @@ class Seams:
         Raises:
             BaechiError: it runs on into another part.
         """
-        used = tuple([bool(exit.incoming) for exit in part.exits.values()])
-        way = hash((parts.way, part.number, used))
+        waiting: list[Any] = []
+        used = []
+        for exit in part.exits.values():
+            used.append(bool(exit.incoming))
+            if exit.incoming:
+                waiting.append(exit.edge.node)
+        way = hash((parts.way, part.number, *used))
         if way in self._seen and not always:
             return
-        _walk(parts, part, said, meets)
+        seen = set(waiting)
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                number = sequence_number(node)
+                if number >= LEAF_NUMBER:
+                    meets(node.variable)
+                    continue
+                found = parts.made_at(number)
+                if found is not None and found is not part and not _casts_a_weight(node):
+                    raise BaechiError(
+                        f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a "
+                        "way that is not seen: not as an argument, nor in one. Pass it as an argument, let "
+                        f"the two lie in one layer (no_split_module_classes), or {UNSPLIT_CURE}"
+                    )
+                waiting.append(node)
         if len(self._seen) >= _MOST_WAYS:
             self._seen.clear()
         self._seen.add(way)
-
-
-def _walk(parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets) -> None:
-    waiting: list[Any] = [exit.edge.node for exit in part.exits.values() if exit.incoming]
-    seen = set(waiting)
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            number = sequence_number(node)
-            if number >= LEAF_NUMBER:
-                meets(node.variable)
-                continue
-            found = parts.made_at(number)
-            if found is not None and found is not part and not _casts_a_weight(node):
-                raise BaechiError(
-                    f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a way "
-                    "that is not seen: not as an argument, nor in one. Pass it as an argument, let the two "
-                    f"lie in one layer (no_split_module_classes), or {UNSPLIT_CURE}"
-                )
-            waiting.append(node)
 
 
 def _casts_a_weight(node: Any) -> bool:

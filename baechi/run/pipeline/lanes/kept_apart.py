@@ -1,8 +1,17 @@
-"""What microbatches must not see of each other: what they write to modules, what they draw, what they set."""
+"""What microbatches must not see of each other: what they write to modules, what they draw, what they set.
+
+Settings of the process that the model's code sets are the microbatch's own:
+
+    lane 0   with sdpa_kernel(MATH): ─┐ stops               ─▶ goes on with MATH, leaves it
+    lane 1                            └▶ the caller's kernels
+
+Without this the second microbatch would take what the first one set for the caller's, and set that when it
+leaves its own.
+"""
 
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.pipeline.lanes.settings_apart import SettingsApart
+from baechi.torchlib.process_settings import process_settings, set_process_settings
 
 
 class KeptApart:
@@ -14,12 +23,14 @@ class KeptApart:
     Args:
         own: what each microbatch wrote to modules.
         draws: the states of the random generators.
-        settings: those of the process that each microbatch set.
+        microbatches: how many.
     """
 
-    def __init__(self, own: OwnState, draws: RandomStates, settings: SettingsApart) -> None:
+    def __init__(self, own: OwnState, draws: RandomStates, microbatches: int) -> None:
         self.own = own
-        self._draws, self._settings = draws, settings
+        self._draws = draws
+        self._callers = process_settings()
+        self._settings = [self._callers] * microbatches
         self._is_settled = False
 
     def enter(self, microbatch: int, run: int | None) -> None:
@@ -30,7 +41,7 @@ class KeptApart:
             run: what it runs; None in backward, which draws from the caller's generators, as any backward.
         """
         if run is not None:
-            self._settings.enter(microbatch)
+            set_process_settings(self._settings[microbatch])
             self._draws.enter(microbatch)
         self.own.enter(microbatch, run)
 
@@ -47,7 +58,8 @@ class KeptApart:
         self.own.leave(microbatch, run)
         if run is not None:
             self._draws.leave(microbatch)
-            self._settings.leave(microbatch)
+            self._settings[microbatch] = process_settings()
+            set_process_settings(self._callers)
 
     def settle(self) -> None:
         """Forward is over: what the last microbatch wrote and set stays, and generators move.
@@ -56,7 +68,7 @@ class KeptApart:
             BaechiError: something was written unseen.
         """
         self.own.finish()
-        self._settings.settle()
+        set_process_settings(self._settings[-1])
         self._draws.settle()
         self._is_settled = True
 
@@ -64,5 +76,5 @@ class KeptApart:
         """What was run failed: all is as before it."""
         self.own.put_back()
         if not self._is_settled:
-            self._settings.put_back()
+            set_process_settings(self._callers)
             self._draws.put_back()

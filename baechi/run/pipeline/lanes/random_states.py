@@ -8,8 +8,9 @@ seeds before each part draws the same numbers. A generator moves by that draw if
 and stays as it is if none does. The same holds of a `torch.Generator` that the model has.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ _SEEDS = 2**62
 
 
 class RandomStates:
-    """The states of the random generators, by microbatch.
+    """The states of the random generators, by microbatch. The host's generator of the caller gives its seeds.
 
     Args:
         backend: the devices.
@@ -34,9 +35,17 @@ class RandomStates:
         self, backend: AbstractBackend, generators: Iterable[torch.Generator], microbatches: int
     ) -> None:
         with without_dispatch_modes(), without_torch_function():
-            self._all: list[_States] = [_OfCaller(backend), *map(_OfModel, generators)]
-            for states in self._all:
-                states.draw_seeds(microbatches)
+            before = backend.random_state()
+            seeds, after = _drawn(torch.device("cpu"), torch.get_rng_state(), microbatches)
+            own = list(map(backend.seeded, seeds))
+            move: Callable[[], object] = partial(torch.set_rng_state, after)
+            self._all = [_States(backend.random_state, backend.set_random_state, move, before, own)]
+            for generator in generators:
+                before = generator.get_state()
+                seeds, after = _drawn(generator.device, before, microbatches)
+                own = [torch.Generator(generator.device).manual_seed(seed).get_state() for seed in seeds]
+                move = partial(generator.set_state, after)
+                self._all.append(_States(generator.get_state, generator.set_state, move, before, own))
 
     def enter(self, microbatch: int) -> None:
         """From now on, what is drawn is a microbatch's.
@@ -76,86 +85,25 @@ class RandomStates:
                     states.set(states.before)
 
 
-class _States(ABC):
-    """Those of one generator, or of all of the caller's.
+@dataclass(eq=False, slots=True)
+class _States:
+    """Those of one generator that the model has, or of all default generators: of the host and the devices.
 
-    Attributes:
+    Args:
+        now: the state now.
+        set: sets it.
+        move: sets it to the one after the seeds were drawn.
         before: before the step.
         own: by microbatch.
         have_drawn: whether any microbatch has drawn.
     """
 
-    def __init__(self) -> None:
-        self.before = self.now()
-        self.own: list[Any] = []
-        self.have_drawn = False
-
-    @abstractmethod
-    def now(self) -> Any:
-        """The state now."""
-
-    @abstractmethod
-    def set(self, state: Any) -> None:
-        """Set it."""
-
-    @abstractmethod
-    def move(self) -> None:
-        """Set it to the one after the seeds were drawn."""
-
-    @abstractmethod
-    def draw_seeds(self, count: int) -> None:
-        """Give each microbatch a state; the generator stays as it is."""
-
-
-class _OfCaller(_States):
-    """The default generators of the host and of all devices. The host's gives the seeds.
-
-    Args:
-        backend: the devices.
-    """
-
-    def __init__(self, backend: AbstractBackend) -> None:
-        self._backend = backend
-        super().__init__()
-
-    def now(self) -> Any:
-        return self._backend.random_state()
-
-    def set(self, state: Any) -> None:
-        self._backend.set_random_state(state)
-
-    def move(self) -> None:
-        torch.set_rng_state(self._after)
-
-    def draw_seeds(self, count: int) -> None:
-        seeds, self._after = _drawn(torch.device("cpu"), torch.get_rng_state(), count)
-        self.own = list(map(self._backend.seeded, seeds))
-
-
-class _OfModel(_States):
-    """One that the model has.
-
-    Args:
-        generator: it.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        super().__init__()
-
-    def now(self) -> Any:
-        return self._generator.get_state()
-
-    def set(self, state: Any) -> None:
-        self._generator.set_state(state)
-
-    def move(self) -> None:
-        self._generator.set_state(self._after)
-
-    def draw_seeds(self, count: int) -> None:
-        device = self._generator.device
-        seeds, self._after = _drawn(device, self.before, count)
-        self.own = [torch.Generator(device).manual_seed(seed).get_state() for seed in seeds]
+    now: Callable[[], Any]
+    set: Callable[[Any], object]
+    move: Callable[[], object]
+    before: Any
+    own: list[Any]
+    have_drawn: bool = False
 
 
 def _drawn(device: torch.device, state: torch.Tensor, count: int) -> tuple[list[int], torch.Tensor]:

@@ -84,12 +84,16 @@ class SharedTensors:
         self._written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
         for name, module in modules.items():
-            owner = _Owner(name, _run_of(name, layers), bool(forward_pre_hooks(module)))
+            layer = name
+            while layer and layer not in layers:  # what it is a part of
+                layer = layer.rpartition(".")[0]
+            owner = _Owner(name, layers.get(layer), bool(forward_pre_hooks(module)))
             self._modules[id(module)] = owner
             self._list(owner, parameter_table(module).items())
             self._list(owner, values[name])
             self._list(owner, buffer_table(module).items(), _BUFFERS)
-            self._buffers.update([((id(module), key), it) for key, it in buffer_table(module).items()])
+            for key, value in buffer_table(module).items():
+                self._buffers[id(module), key] = value
         for name, table in tables:
             content = content_of(table)
             self._list(
@@ -116,12 +120,12 @@ class SharedTensors:
         Args:
             modules: of these.
         """
-        return [
-            f"{type(module).__name__}.{key}"
-            for module in modules
-            for key, value in buffer_table(module).items()
-            if self._buffers.get((id(module), key)) is not value
-        ]
+        found = []
+        for module in modules:
+            for key, value in buffer_table(module).items():
+                if self._buffers.get((id(module), key)) is not value:
+                    found.append(f"{type(module).__name__}.{key}")
+        return found
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note what the model's code reads, outside of layers.
@@ -170,9 +174,10 @@ class SharedTensors:
         Raises:
             BaechiError: another one has.
         """
-        others = [
-            owner.name for owner, group in self._written if group is _BUFFERS and owner.name not in writers
-        ]
+        others = []
+        for owner, group in self._written:
+            if group is _BUFFERS and owner.name not in writers:
+                others.append(owner.name)
         if others:
             raise BaechiError(
                 f"{min(others)} writes its buffers where gradients are on, and not where they are off. So "
@@ -235,15 +240,11 @@ def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
         module: the module.
     """
     own = vars(module)
-    found = [pair for pair in own.items() if pair[0] not in _TORCHS and type(pair[1]) not in _SCALARS]
+    found = []
+    for key, value in own.items():
+        if key not in _TORCHS and type(value) not in _SCALARS:
+            found.append((key, value))
     for key in _HOOKS:
-        if hooks := own.get(key):
-            found += [(key, hook) for hook in hooks.values()]
+        for hook in (own.get(key) or {}).values():
+            found.append((key, hook))
     return found
-
-
-def _run_of(name: str, layers: Mapping[str, int | None]) -> int | None:
-    """The run of the layer that a module is, or is a part of."""
-    while name and name not in layers:
-        name = name.rpartition(".")[0]
-    return layers.get(name)
