@@ -94,11 +94,10 @@ class Case:
     @cached_property
     def kind(self) -> Hashable:
         """What batches of one kind have in common."""
-        given = [*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())]
-        said = tuple(
-            [(key, value if isinstance(value, (bool, str)) else type(value)) for key, value in given]
-        )
-        return sum(self.parts.rows), torch.is_grad_enabled(), said, _settings_of(self.looker.model)
+        said: list[tuple[Any, Any]] = []
+        for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
+            said.append((key, value if isinstance(value, (bool, str)) else type(value)))
+        return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), _settings_of(self.looker.model)
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
         """The same of the first rows of the batch.
@@ -182,16 +181,12 @@ def _is_even(tensor: torch.Tensor) -> bool:
 
 def _settings_of(model: nn.Module) -> int:
     """What modules are set to, in attributes: words and switches such as `training`; as a hash."""
-    return hash(
-        tuple(
-            [
-                (key, value)
-                for module in model.modules()
-                for key, value in vars(module).items()
-                if type(value) is bool or type(value) is str
-            ]
-        )
-    )
+    found = []
+    for module in model.modules():
+        for key, value in vars(module).items():
+            if type(value) is bool or type(value) is str:
+                found.append((key, value))
+    return hash(tuple(found))
 
 
 class Fails(Exception):
@@ -225,14 +220,19 @@ class Verdict:
     Args:
         found: of outputs.
         shares: by name of a number, what it counts in each part.
-        others: the same of numbers where nothing is known of any.
+        weigh: says the same of numbers where nothing is known of any.
         rows: how many each part has.
     """
 
     found: Found
     shares: Mapping[str, Sequence[Any]]
-    others: Sequence[Any]
+    weigh: Callable[[], Sequence[Any]]
     rows: Sequence[int]
+
+    @cached_property
+    def others(self) -> Sequence[Any]:
+        """What numbers count in each part, where nothing is known of any."""
+        return self.weigh()
 
     def shares_of(self, name: str) -> Sequence[Any] | None:
         """What a number of the parts counts; None if that is not known.
@@ -251,8 +251,9 @@ class Verdict:
             name: its name.
             tensors: what parts returned.
         """
-        if not all(one.numel() == 1 and one.is_floating_point() for one in tensors):
-            return False
+        for one in tensors:
+            if one.numel() != 1 or not one.is_floating_point():
+                return False
         if name in self.found.dims:
             return name in self.found.numbers
         return all(one.dim() == 0 for one in tensors) or max(self.rows) > 1
@@ -457,13 +458,14 @@ class Judge:
             Exception: ours, or the handler of a signal raised it.
         """
         if len(case.parts.rows) == 1:  # it is the whole
-            return Verdict(Found(), {}, [1.0], case.parts.rows)
+            return Verdict(Found(), {}, partial(list, [1.0]), case.parts.rows)
         self._calls += 1
         self._candidates_now = None
         rules = self._rules(case.parts)
         is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found or self._varies(case)
-        asks = (self._numbers[name].asks(case.parts, each) for name, each in rules.items())
-        if is_time or (self._asks_again and any(asks)):
+        for name, each in rules.items() if self._asks_again else ():
+            is_time = is_time or self._numbers[name].asks(case.parts, each)
+        if is_time:
             try:
                 self._judge(case)
                 self._even[case.kind] = frozenset(n for n, one in case.on_host() if _is_even(one))
@@ -485,14 +487,21 @@ class Judge:
         """
         self._candidates_now = None
         rules = self._rules(case.parts)
-        shares = {name: each[0].weigh(case.parts) for name, each in rules.items()}
-        others = [] if shares else self._unheard(case.parts).weigh(case.parts)
-        return Verdict(self._found.get(case.kind, Found()), shares, others, case.parts.rows)
+        found, shares = self._found.get(case.kind, Found()), {}
+        for name, each in rules.items():
+            shares[name] = each[0].weigh(case.parts)
+        weigh: Callable[[], Sequence[Any]] = list if shares else partial(self._unheard, case.parts)
+        if found.numbers or not found.dims:  # else no output is known to be a number, and nobody will ask
+            weigh = partial(list, weigh())  # the model's code may write what is weighed
+        return Verdict(found, shares, weigh, case.parts.rows)
 
     # --- rules
 
     def _rules(self, parts: Parted) -> dict[str, list[Rule]]:
-        return {name: self._rules_of(name, parts) for name in self._numbers}
+        found = {}
+        for name in self._numbers:
+            found[name] = self._rules_of(name, parts)
+        return found
 
     def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
         """The rules that may hold for a number, the likeliest first."""
@@ -503,10 +512,11 @@ class Judge:
         candidates = () if evidence.is_settled else self._candidates(parts, labels=told is not None)
         return evidence.rules(parts, candidates)
 
-    def _unheard(self, parts: Parted) -> Rule:
-        """The rule where nothing was heard of any number."""
+    def _unheard(self, parts: Parted) -> Sequence[Any]:
+        """What numbers count where nothing was heard of any."""
         told = None if self._told is None else self._told.rule()
-        return told or next(iter(self._candidates(parts, labels=self._told is not None)), ROWS)
+        rule = told or next(iter(self._candidates(parts, labels=self._told is not None)), ROWS)
+        return rule.weigh(parts)
 
     def _candidates(self, parts: Parted, *, labels: bool = False) -> Sequence[Rule]:
         """The rules that may hold for any number: looking for them takes a look at the labels."""

@@ -33,14 +33,16 @@ class Waiting:
 
     Args:
         weights: those that require a gradient.
+        inputs: inputs in parts, as far as they get gradients: of their own, which do not wait.
 
     Attributes:
         weights: those, then what else the model's code was found to read.
         grads: by place among the weights, the gradient; None if there is none yet.
     """
 
-    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+    def __init__(self, weights: Iterable[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         self.weights = list(weights)
+        self.inputs = inputs
         self.grads: list[torch.Tensor | None] = [None] * len(self.weights)
         self._aside: list[_Aside] = []
 
@@ -94,7 +96,7 @@ class Waiting:
 
 
 def keep_apart(
-    backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor]
+    backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor | None]
 ) -> None:
     """Give gradients of leaves memory of their own, if others show the same that are still to be read.
 
@@ -104,11 +106,13 @@ def keep_apart(
     Args:
         backend: the devices.
         leaves: weights, and inputs in parts.
-        handed: gradients that were given to a backward, or that it handed on.
+        handed: gradients that were given to a backward, or that it handed on; None for none.
     """
     memory: set[int] = set()
     for grad in handed:
-        if not (grad.layout != torch.strided or isinstance(grad, SplitTensor) or has_memory_alone(grad)):
+        if grad is None or grad.layout != torch.strided or isinstance(grad, SplitTensor):
+            continue
+        if not has_memory_alone(grad):
             memory.add(_address(grad))
     if not memory:
         return
