@@ -215,8 +215,9 @@ class _Call:
                     lane.start(code)
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
-                if self._goes_back and self._verdict.found.writers is not None:
-                    self._kept.own.tensors.refuse_others(self._verdict.found.writers)
+                shared, writers = self._kept.own.tensors, self._verdict.found.writers
+                if self._goes_back and shared.written and writers is not None:
+                    shared.refuse_others(writers)
             finally:  # what the model's code writes while it unwinds is put back, too
                 self.ending.end_lanes()
         self._weights.leave()

@@ -100,9 +100,11 @@ class Executor:
             tasks: each after those that it depends on.
             seed: called with a microbatch before each of its backwards.
         """
+        units = self._units
         for task in tasks:
             phase, number, unit = task
-            place = self._names[self._units.device(task)]
+            stage = units.stage_of_run[unit] if phase == "forward" else unit
+            place = self._names[units.device_of[stage]]
             issued = self._issued[place]
             while len(issued) >= AHEAD:  # what these free is taken until then
                 self._backend.wait_on_host(issued.popleft(), place)
@@ -153,7 +155,7 @@ class Executor:
         lane, parts = self._microbatches[number]
         for reader in sorted(part.readers):
             self._backward_of(number, parts.all[reader])
-        self._seams.check(parts, part, _said, self._meets, always=number == 0)
+        self._seams.check(parts, part, self._known, self._meets, always=number == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(lane.log):
@@ -168,15 +170,11 @@ class Executor:
 
     def _meets(self, leaf: torch.Tensor) -> None:
         """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
-        if self.is_told or id(leaf) in self._known or is_piece(leaf):
+        if self.is_told or is_piece(leaf):
             return
         self._known.add(id(leaf))
         self._leaves.append(leaf)
         self._waiting.take_in(leaf)
-
-
-def _said(part: Part) -> str:
-    return f"part {part.number} of a microbatch, on {part.place},"
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from math import inf, isclose, isfinite
 from typing import Any
 
 import torch
-from torch import nn
 
 from baechi.errors import UNSPLIT_CURE, BaechiError, BatchCoupled, note
 from baechi.records.inputs import Inputs
@@ -97,7 +96,12 @@ class Case:
         said: list[tuple[Any, Any]] = []
         for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
             said.append((key, value if isinstance(value, (bool, str)) else type(value)))
-        return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), _settings_of(self.looker.model)
+        settings = []
+        for module in self.looker.model.modules():
+            for name, value in vars(module).items():
+                if type(value) is bool or type(value) is str:  # such as `training`
+                    settings.append((name, value))
+        return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), hash(tuple(settings))
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
         """The same of the first rows of the batch.
@@ -177,16 +181,6 @@ class Case:
 def _is_even(tensor: torch.Tensor) -> bool:
     """Whether there are several entries, which are all the same."""
     return tensor.layout == torch.strided and tensor.numel() > 1 and is_even(tensor)
-
-
-def _settings_of(model: nn.Module) -> int:
-    """What modules are set to, in attributes: words and switches such as `training`; as a hash."""
-    found = []
-    for module in model.modules():
-        for key, value in vars(module).items():
-            if type(value) is bool or type(value) is str:
-                found.append((key, value))
-    return hash(tuple(found))
 
 
 class Fails(Exception):
@@ -462,7 +456,9 @@ class Judge:
         self._calls += 1
         self._candidates_now = None
         rules = self._rules(case.parts)
-        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found or self._varies(case)
+        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
+        if even := self._even.get(case.kind):
+            is_time = is_time or self._varies(case, even)
         for name, each in rules.items() if self._asks_again else ():
             is_time = is_time or self._numbers[name].asks(case.parts, each)
         if is_time:
@@ -474,10 +470,9 @@ class Judge:
                 raise
         return self.known(case)
 
-    def _varies(self, case: Case) -> bool:
+    def _varies(self, case: Case, even: frozenset[int]) -> bool:
         """Whether an input that was the same all over when it was judged, a mask of ones say, is not now."""
-        even = self._even.get(case.kind, frozenset())
-        return bool(even) and any(number in even and not _is_even(one) for number, one in case.on_host())
+        return any(number in even and not _is_even(one) for number, one in case.on_host())
 
     def known(self, case: Case) -> Verdict:
         """The same by what is known, without a look.

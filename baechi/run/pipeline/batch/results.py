@@ -65,20 +65,19 @@ class Joiner(AbstractJoiner):
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         """See `AbstractJoiner`."""
         if len(tensors) == 1:
-            value = self._cat(tensors, 0) if tensors[0].dim() else self._sum(tensors, [1.0])
-            return self._noted(value, tensors, None, [1.0])
+            return self._made(tensors, 0 if tensors[0].dim() else None, (None, [1.0]))
         if len(set(map(id, tensors))) == 1:  # a weight or a buffer, as it is
             with torch.set_grad_enabled(self.root is not None):
                 return self._at_home(tensors[0])
         if self.verdict.is_number(name, tensors):
             shares = self.verdict.shares_of(name)
             if shares is not None and (name not in self.verdict.found.alike or self._are_alike(tensors)):
-                return self._noted(self._sum(tensors, shares), tensors, None, shares)
+                return self._made(tensors, None, (None, shares))
             return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
         known = self.verdict.found.dims
         for dim in (known[name],) if name in known else self.dims:
             if dim is not None and self._is_along(tensors, dim):
-                return self._noted(self._cat(tensors, dim), tensors, dim)
+                return self._made(tensors, dim, (dim, ()))
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
 
     def in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
@@ -108,13 +107,13 @@ class Joiner(AbstractJoiner):
             other.add((*one.shape[:dim], *one.shape[dim + 1 :]))
         return len(other) == 1
 
-    def _noted(
-        self,
-        value: torch.Tensor,
-        tensors: Sequence[torch.Tensor],
-        dim: int | None,
-        shares: Sequence[Any] = (),
+    def _made(
+        self, tensors: Sequence[torch.Tensor], dim: int | None, back: tuple[int | None, Sequence[Any]]
     ) -> torch.Tensor:
+        """One tensor along a dimension, or as a sum by shares; how its gradient goes back is noted."""
+        place, parts = self._together(tensors)
+        with self.backend.at(place, ""):
+            value = torch.cat(parts, dim) if dim is not None else self._sum(place, parts, back[1])
         value = self._at_home(value)
         if self.root is None:
             return value
@@ -123,23 +122,16 @@ class Joiner(AbstractJoiner):
             roots.append(self.root(number, one) if one.requires_grad else None)
             has_history |= one.requires_grad
         if has_history:
-            self.joints.append(Joint(value, tuple(roots), dim, shares))
+            self.joints.append(Joint(value, tuple(roots), *back))
         return value
 
-    def _cat(self, tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-        place, parts = self._together(tensors)
-        with self.backend.at(place, ""):
-            return torch.cat(parts, dim)
-
-    def _sum(self, tensors: Sequence[torch.Tensor], shares: Sequence[Any]) -> torch.Tensor:
-        place, parts = self._together(tensors)
-        with self.backend.at(place, ""):
-            total: torch.Tensor | None = None
-            for part, share in zip(parts, shares, strict=True):
-                counted = _weighed(part, share_at(place, self.backend, share))
-                total = counted if total is None else total + counted
-            assert total is not None
-            return total.to(parts[0].dtype)
+    def _sum(self, place: str, parts: Sequence[torch.Tensor], shares: Sequence[Any]) -> torch.Tensor:
+        total: torch.Tensor | None = None
+        for part, share in zip(parts, shares, strict=True):
+            counted = _weighed(part, share_at(place, self.backend, share))
+            total = counted if total is None else total + counted
+        assert total is not None
+        return total.to(parts[0].dtype)
 
     def _together(self, tensors: Sequence[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
         place, parts = self.backend.place_of(tensors[0]), []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ class Waiting:
                 self._put_aside(weight, grad)
             self.grads = []
             yield
-            self.grads = [weight.grad for weight in self.weights]
+            self.grads = list(map(attrgetter("grad"), self.weights))
         finally:
             self.put_back()
 

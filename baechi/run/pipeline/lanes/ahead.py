@@ -55,11 +55,15 @@ class Sender:
 
     Args:
         ahead: what is known; it is added to.
+
+    Attributes:
+        sites: by tensor that a layer or a functional op made, where. Others are hidden: a fused stack's own
+            code made them.
     """
 
     def __init__(self, ahead: Ahead) -> None:
+        self.sites: WeakTable[MakingSite] = WeakTable()
         self._readers = ahead.readers
-        self._made: WeakTable[MakingSite] = WeakTable()
         self._first: WeakTable[weakref.ref[torch.Tensor]] = WeakTable()
         self._sent: dict[tuple[MakingSite, str], None] = {}
 
@@ -74,7 +78,7 @@ class Sender:
         found = []
         for index, tensor in enumerate(tensors_in(result)):
             site = MakingSite(after, turn, index)
-            self._made.put(tensor, site)
+            self.sites.put(tensor, site)
             base = base_of(tensor)
             if tensor.numel() == _elements(tensor) == base.numel() and self.first_of(tensor) is tensor:
                 self._first.put(base, weakref.ref(tensor))
@@ -84,14 +88,6 @@ class Sender:
             found.append((tensor, readers))
         return found
 
-    def is_hidden(self, tensor: torch.Tensor) -> bool:
-        """Whether no layer and no functional op made a tensor: a fused stack's own code did.
-
-        Args:
-            tensor: an argument of a layer.
-        """
-        return self._made.get(tensor) is None
-
     def read(self, tensor: torch.Tensor, place: str) -> None:
         """Note that another device reads a tensor.
 
@@ -99,7 +95,7 @@ class Sender:
             tensor: the tensor.
             place: the device.
         """
-        site = self._made.get(tensor)
+        site = self.sites.get(tensor)
         if site is not None:
             self._readers.setdefault(site, {})[place] = None
             self._sent.pop((site, place), None)
@@ -124,7 +120,7 @@ class Sender:
         for site, place in self._sent:
             self._readers.get(site, {}).pop(place, None)
         self._sent = {}
-        self._made, self._first = WeakTable(), WeakTable()
+        self.sites, self._first = WeakTable(), WeakTable()
 
 
 def _elements(tensor: torch.Tensor) -> int:

@@ -147,10 +147,6 @@ class Lane:
         if error is not None:
             raise error
 
-    def advance_to_end(self) -> None:
-        """Let it go on until its code is over."""
-        self.advance(ALL_RUNS)
-
     def end(self) -> None:
         """End the thread; it has ended when this returns. It may be called again, and before `start`.
 

@@ -82,9 +82,10 @@ class LaneStep(Step):
             self._calls.clear()
             given, hidden = list(tensors_in(args, kwargs)), []
             for one in given:
-                if self._sender.is_hidden(one) and self.backend.place_of(one) in self.backend.names:
+                if self._sender.sites.get(one) is None and self.backend.place_of(one) in self.backend.names:
                     hidden.append(one)
-            self._send(call, HIDDEN, hidden)
+            if hidden:
+                self._send(call, HIDDEN, hidden)
             self._go_to(call, given, None)
             self._shared.read(given)
         return call

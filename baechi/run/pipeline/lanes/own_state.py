@@ -77,7 +77,10 @@ class OwnState:
         self._before: dict[int, tuple[Any, Any]] = {}
         for table in (*(attribute_tables(model) if known.tables is None else known.tables), *users.all):
             self._watch(table)
-        self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
+        self._written: list[dict[int, Any]] = []
+        """By microbatch, what tables that it wrote hold."""
+        for _ in range(microbatches):
+            self._written.append({})
         self._ever: dict[int, Any] = {}  # also what is put back before the step is over
         self._set: dict[int, nn.Module] = {}
         self.tensors = SharedTensors(named, values, users.tables, layers)

@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 from baechi.errors import UNSPLIT_CURE, BaechiError
+from baechi.run.binding import BINDING
+from baechi.run.guards.refusal import DEVICE_MAP
 from baechi.torchlib.modules.tables import content_of
 from baechi.torchlib.private.modules import buffer_table, forward_pre_hooks, parameter_table
 from baechi.torchlib.private.tensors import write_count
 
-_TORCHS = frozenset(vars(nn.Module()))
-"""The attributes that every module has."""
+_NO_USERS = frozenset([*vars(nn.Module()), BINDING, DEVICE_MAP])
+"""The attributes that every module has, and what `distribute` puts beside them."""
 
 _HOOKS = tuple([key for key in vars(nn.Module()) if key.endswith("_hooks")])
 
@@ -63,6 +65,10 @@ class SharedTensors:
         values: what `values_of_user` found in each.
         tables: by name of the attribute that leads there, containers and attributes of objects.
         layers: by module that is a layer, its run; None if it has several.
+
+    Attributes:
+        run: what runs now; None for nothing, and in backward.
+        written: what tasks wrote.
     """
 
     def __init__(
@@ -81,7 +87,7 @@ class SharedTensors:
         self._places: dict[int, int] = {}
         self._replaced: set[int] = set()
         self._read: set[tuple[_Owner, Any]] = set()  # elsewhere than in its own run
-        self._written: set[tuple[_Owner, Any]] = set()
+        self.written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
         for name, module in modules.items():
             layer = name
@@ -175,7 +181,7 @@ class SharedTensors:
             BaechiError: another one has.
         """
         others = []
-        for owner, group in self._written:
+        for owner, group in self.written:
             if group is _BUFFERS and owner.name not in writers:
                 others.append(owner.name)
         if others:
@@ -213,11 +219,11 @@ class SharedTensors:
             )
         if run != entry.owner.run:
             raise _refusal(entry, "is written in forward, and not in the one stretch of code of its layer")
-        self._written.add((entry.owner, entry.group))
+        self.written.add((entry.owner, entry.group))
         self._check(entry)
 
     def _check(self, entry: _Entry) -> None:
-        if (entry.owner, entry.group) in self._read & self._written:
+        if (entry.owner, entry.group) in self._read & self.written:
             raise _refusal(entry, "is written by its layer in forward, and read in another stretch of code")
 
 
@@ -242,7 +248,7 @@ def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
     own = vars(module)
     found = []
     for key, value in own.items():
-        if key not in _TORCHS and type(value) not in _SCALARS:
+        if key not in _NO_USERS and type(value) not in _SCALARS:
             found.append((key, value))
     for key in _HOOKS:
         for hook in (own.get(key) or {}).values():

@@ -36,7 +36,10 @@ def state_of_user(
         modules: a model's modules, by name.
         values: what `values_of_user` found in each.
     """
-    state, keeper = UserState(), Keeper("none")
+    state = UserState()
+    if not any(values.values()):
+        return state
+    keeper = Keeper("none")
     for module in modules.values():
         keeper.seen[id(module)] = module
     for name, found in values.items():
