@@ -296,7 +296,7 @@ class _Call:
         for dim in self._microbatches.split.values():
             if isinstance(dim, int):
                 dims.append(dim)
-        join = Joiner(backend, self._parted.rows, self._verdict, [*dims, 0], self._home, root)
+        join = Joiner(self._verdict.found.apart, backend, self._verdict, [*dims, 0], self._home, root)
         with torch.no_grad():
             return joined(results, join), join.joints
 
@@ -322,14 +322,10 @@ class _Call:
         whole, joints = self._joined(self._root if torch.is_grad_enabled() else None)
         if not joints:
             return whole
-        values, made = [], {}
-        for joint in joints:
-            values.append(joint.value)
+        values = list(map(attrgetter("value"), joints))
         given = [*self._waiting.weights, *self._inputs]
-        for value, new in zip(
-            values, handed_over(values, given, partial(self._drained, joints)), strict=True
-        ):
-            made[id(value)] = new
+        handed = handed_over(values, given, partial(self._drained, joints))
+        made = dict(zip(map(id, values), handed, strict=True))
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
     def _drained(

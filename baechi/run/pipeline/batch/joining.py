@@ -15,15 +15,13 @@ PLAIN = (bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device)
 
 
 class AbstractJoiner(ABC):
-    """Joins outputs of microbatches."""
+    """Joins outputs of microbatches.
 
-    @abstractmethod
-    def why_apart(self, name: str) -> str | None:
-        """Why an output cannot be joined; None if that is not known.
+    Attributes:
+        apart: by name in the result, why an output cannot be joined, as far as that is known.
+    """
 
-        Args:
-            name: its name in the result.
-        """
+    apart: Mapping[str, str]
 
     @abstractmethod
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
@@ -104,7 +102,7 @@ def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> An
     if are_mixed:
         results = _as_losses(results, name)
     first = results[0]
-    why = joiner.why_apart(name)
+    why = joiner.apart.get(name)
     if why is not None:
         return Unjoined(name, _in_words(first), why)
     if isinstance(first, torch.Tensor) and (not are_mixed or all(map(torch.is_tensor, results))):

@@ -1,6 +1,6 @@
 """From what the microbatches returned to what the model returns for the whole batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +38,8 @@ class Joiner(AbstractJoiner):
     """Joins tensors of microbatches.
 
     Args:
+        apart: see `AbstractJoiner`.
         backend: the devices.
-        rows: how many rows each microbatch has.
         verdict: what numbers count, and what is known of outputs.
         dims: the dimensions along which inputs were split, the usual one first; along these, outputs of which
             nothing is known are joined.
@@ -50,17 +50,13 @@ class Joiner(AbstractJoiner):
         joints: the tensors with a history. They have none in the result.
     """
 
+    apart: Mapping[str, str]
     backend: AbstractBackend
-    rows: Sequence[int]
     verdict: Verdict
     dims: Sequence[int]
     home: str | None
     root: Root | None
     joints: list[Joint] = field(default_factory=list, init=False)
-
-    def why_apart(self, name: str) -> str | None:
-        """See `AbstractJoiner`."""
-        return self.verdict.found.apart.get(name)
 
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         """See `AbstractJoiner`."""
@@ -101,7 +97,7 @@ class Joiner(AbstractJoiner):
 
     def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
         other: set[tuple[int, ...]] = set()
-        for one, rows in zip(tensors, self.rows, strict=True):
+        for one, rows in zip(tensors, self.verdict.rows, strict=True):
             if one.dim() <= dim or one.shape[dim] != rows:
                 return False
             other.add((*one.shape[:dim], *one.shape[dim + 1 :]))

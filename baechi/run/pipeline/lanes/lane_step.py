@@ -13,7 +13,6 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.nodes import adopt, begin, renew
-from baechi.run.pipeline.graph.part import Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.lanes.ahead import HIDDEN, Ahead, Sender
 from baechi.run.pipeline.lanes.lane import Lane
@@ -172,28 +171,25 @@ class LaneStep(Step):
         if maker is None:
             with self._behind(self._first_of(tensor), here, place):
                 return super().bring(tensor, place)
-        slots = self._copies_of(tensor)
-        key = (place, *writes_of(tensor), self.parts.now)
-        copy = slots.get(key)
-        if copy is None or copy.version != version_of(copy.tensor):
-            alias = self._alias(tensor, maker, place)
-            copy = slots[key] = Copy(alias, None, version_of(alias))
-        return copy.tensor
-
-    def _alias(self, tensor: torch.Tensor, maker: Part, place: str) -> torch.Tensor:
         part = self.parts.now
+        slots = self._copies_of(tensor)
+        key = (place, *writes_of(tensor), part)
+        copy = slots.get(key)
+        if copy is not None and copy.version == version_of(copy.tensor):
+            return copy.tensor
         if part is None or part.number in maker.above:
             raise BaechiError(
                 f"code on {place} reads a tensor that follows from what it makes itself: the model's code "
                 "took another path than when it was profiled. Give an example of each path (examples=[...])"
             )
-        here = self.backend.place_of(tensor)
         self.backend.spend("boundary", place)
         cut = self.parts.cut(tensor, maker, here, place)
         with torch.no_grad():
             data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
             data = data.detach()  # what other parts read, too, gets no history
-        return begin(self.parts.handle, [data], cut)
+        alias = begin(self.parts.handle, [data], cut)
+        slots[key] = Copy(alias, None, version_of(alias))
+        return alias
 
     def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
         """The copy of a tensor on another device, or a view of the copy of what it is a view of."""

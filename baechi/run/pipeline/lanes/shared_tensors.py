@@ -252,5 +252,6 @@ def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
             found.append((key, value))
     for key in _HOOKS:
         for hook in (own.get(key) or {}).values():
-            found.append((key, hook))
+            if type(hook) not in _SCALARS:
+                found.append((key, hook))
     return found
