@@ -43,7 +43,7 @@ from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
@@ -178,7 +178,7 @@ class _Call:
         self._waiting = Waiting(weights, in_parts)
         settings, route, ahead = CallerSettings(), microbatches.route, microbatches.ahead
         own = OwnState(model, microbatches.written, pipeline.microbatches, route.run_of_layer)
-        draws = RandomStates(self._backend, own.generators, pipeline.microbatches)
+        draws = random_states(self._backend, own.generators, pipeline.microbatches)
         self._kept = KeptApart(own, draws, pipeline.microbatches)
         self._weights = WeightsElsewhere(model, route, self._backend, ahead, own.tensors.is_unwritten)
         self._lanes: list[Lane] = []
@@ -343,7 +343,8 @@ class _Call:
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Those of weights, then of inputs."""
-        grads = self._waiting.take()
+        waiting = self._waiting
+        grads, waiting.grads = waiting.grads, [None] * len(waiting.weights)
         for leaf in self._parted.leaves:
             grads.append(joined_gradient(self._backend, *leaf))
         return grads

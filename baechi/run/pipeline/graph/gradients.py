@@ -90,11 +90,6 @@ class Waiting:
                 table.update(before)
         self._aside = []
 
-    def take(self) -> list[torch.Tensor | None]:
-        """The gradients; they are kept no more."""
-        grads, self.grads = self.grads, [None] * len(self.weights)
-        return grads
-
 
 def keep_apart(
     backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor | None]

@@ -9,8 +9,11 @@ Without this the second microbatch would take what the first one set for the cal
 leaves its own.
 """
 
+from collections.abc import Sequence
+
 from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.pipeline.lanes.random_states import RandomStates, are_same
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.process_settings import process_settings, set_process_settings
 
 
@@ -22,11 +25,11 @@ class KeptApart:
 
     Args:
         own: what each microbatch wrote to modules.
-        draws: the states of the random generators.
+        draws: the states of each random generator, or of several.
         microbatches: how many.
     """
 
-    def __init__(self, own: OwnState, draws: RandomStates, microbatches: int) -> None:
+    def __init__(self, own: OwnState, draws: Sequence[RandomStates], microbatches: int) -> None:
         self.own = own
         self._draws = draws
         self._callers = process_settings()
@@ -42,7 +45,9 @@ class KeptApart:
         """
         if run is not None:
             set_process_settings(self._settings[microbatch])
-            self._draws.enter(microbatch)
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    states.set(states.own[microbatch])
         self.own.enter(microbatch, run)
 
     def leave(self, microbatch: int, run: int | None) -> None:
@@ -57,7 +62,12 @@ class KeptApart:
         """
         self.own.leave(microbatch, run)
         if run is not None:
-            self._draws.leave(microbatch)
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    now = states.now()
+                    states.have_drawn = states.have_drawn or not are_same(states.own[microbatch], now)
+                    states.own[microbatch] = now
+                    states.set(states.before)
             self._settings[microbatch] = process_settings()
             set_process_settings(self._callers)
 
@@ -69,7 +79,10 @@ class KeptApart:
         """
         self.own.finish()
         set_process_settings(self._settings[-1])
-        self._draws.settle()
+        with without_dispatch_modes(), without_torch_function():
+            for states in self._draws:
+                if states.have_drawn:
+                    states.move()
         self._is_settled = True
 
     def put_back(self) -> None:
@@ -77,4 +90,7 @@ class KeptApart:
         self.own.put_back()
         if not self._is_settled:
             set_process_settings(self._callers)
-            self._draws.put_back()
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    if not are_same(states.now(), states.before):
+                        states.set(states.before)
