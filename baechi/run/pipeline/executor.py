@@ -227,7 +227,7 @@ def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
             )
         backend.claim(grad, cut.place)  # autograd made it there, but the backend has no mark of it
         here, home = backend.place_of(grad), cut.exit.place
-        if backend.session is None and here == backend.host:  # outside of an emulation nothing marks it
+        if here == backend.host and backend.session is None:  # outside of an emulation nothing marks it
             here = cut.place
         way = None
         if here != home:

@@ -455,12 +455,11 @@ class Judge:
             return Verdict(Found(), {}, partial(list, [1.0]), case.parts.rows)
         self._calls += 1
         self._candidates_now = None
-        rules = self._rules(case.parts)
         is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
         if even := self._even.get(case.kind):
             is_time = is_time or self._varies(case, even)
-        for name, each in rules.items() if self._asks_again else ():
-            is_time = is_time or self._numbers[name].asks(case.parts, each)
+        for name, evidence in self._numbers.items() if self._asks_again else ():
+            is_time = is_time or evidence.asks(case.parts, self._rules_of(name, case.parts))
         if is_time:
             try:
                 self._judge(case)
@@ -481,22 +480,15 @@ class Judge:
             case: the batch.
         """
         self._candidates_now = None
-        rules = self._rules(case.parts)
         found, shares = self._found.get(case.kind, Found()), {}
-        for name, each in rules.items():
-            shares[name] = each[0].weigh(case.parts)
+        for name in self._numbers:
+            shares[name] = self._rules_of(name, case.parts)[0].weigh(case.parts)
         weigh: Callable[[], Sequence[Any]] = list if shares else partial(self._unheard, case.parts)
         if found.numbers or not found.dims:  # else no output is known to be a number, and nobody will ask
             weigh = partial(list, weigh())  # the model's code may write what is weighed
         return Verdict(found, shares, weigh, case.parts.rows)
 
     # --- rules
-
-    def _rules(self, parts: Parted) -> dict[str, list[Rule]]:
-        found = {}
-        for name in self._numbers:
-            found[name] = self._rules_of(name, parts)
-        return found
 
     def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
         """The rules that may hold for a number, the likeliest first."""

@@ -80,7 +80,9 @@ class Sender:
             site = MakingSite(after, turn, index)
             self.sites.put(tensor, site)
             base = base_of(tensor)
-            if tensor.numel() == _elements(tensor) == base.numel() and self.first_of(tensor) is tensor:
+            dense = tensor.layout is torch.strided and not tensor.is_nested and tensor.is_contiguous()
+            shows_all = tensor.numel() == base.numel() and (dense or _elements(tensor) == tensor.numel())
+            if shows_all and self.first_of(tensor) is tensor:
                 self._first.put(base, weakref.ref(tensor))
             readers = tuple(self._readers.get(site, ()))
             for place in readers:
@@ -111,9 +113,9 @@ class Sender:
         base = base_of(tensor)
         known = self._first.get(base)
         first = None if known is None else known()
-        if first is None or _elements(tensor) != base.numel() or not is_plain(tensor, first):
+        if first is None or first is tensor:
             return tensor
-        return first
+        return first if _elements(tensor) == base.numel() and is_plain(tensor, first) else tensor
 
     def leave(self) -> None:
         """The code is over: what was sent and not read is not sent ahead next time."""

@@ -198,7 +198,7 @@ class LaneStep(Step):
         first = self._sender.first_of(tensor)
         with self._behind(first, here, place):
             copied = super().bring(self._plain(first), place)
-        return same_view(tensor, first, copied)
+        return copied if first is tensor else same_view(tensor, first, copied)
 
     def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         first = self._first_of(tensor)
