@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 
-from baechi.errors import note
-
 
 def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node: True) -> Iterator[Any]:
     """Autograd nodes, each once, from some of them downwards.
@@ -24,26 +22,6 @@ def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node
         seen.add(node)
         yield node
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
-
-
-def required_node_of(tensor: torch.Tensor, cure: str) -> Any:
-    """The autograd node that made a tensor, if gradients are to flow through it.
-
-    Args:
-        tensor: any.
-        cure: what to do where torch refuses to say; a note on its error.
-
-    Returns:
-        The node; None where there is none.
-
-    Raises:
-        RuntimeError: torch refuses to say, since memory was written that the tensor shows.
-    """
-    try:
-        return tensor.grad_fn
-    except RuntimeError as error:
-        note(error, cure)
-        raise
 
 
 def node_of(tensor: torch.Tensor) -> Any:

@@ -8,12 +8,12 @@ import torch
 from baechi.torchlib.private.kernels import KERNEL_CHOICES, MORE_KERNEL_CHOICES, Choices
 
 
-def _anomalies() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+def _find_anomalies(mode: bool) -> None:
+    torch.set_anomaly_enabled(mode, torch.is_anomaly_check_nan_enabled())
 
 
-def _set_anomalies(found: tuple[bool, bool]) -> None:
-    torch.set_anomaly_enabled(*found)
+def _look_for_nan(mode: bool) -> None:
+    torch.set_anomaly_enabled(torch.is_anomaly_enabled(), mode)
 
 
 _SETTINGS: Choices = (
@@ -22,7 +22,8 @@ _SETTINGS: Choices = (
     *MORE_KERNEL_CHOICES,
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
-    (_anomalies, _set_anomalies),
+    (torch.is_anomaly_enabled, _find_anomalies),
+    (torch.is_anomaly_check_nan_enabled, _look_for_nan),
 )
 _ASKED = tuple([ask for ask, _ in _SETTINGS])
 

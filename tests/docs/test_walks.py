@@ -107,7 +107,7 @@ def test_a_step_with_its_transfers() -> None:
     """A call in which layers wait, what travels in it, and the gradients on their way back."""
     model, batch, cluster = Branches(), torch.ones(2, 4), baechi.Cluster.virtual(2)
     baechi.distribute(model, batch, cluster=cluster, placer="random:3")
-    _, step, there, back = tables()
+    _, step, there, back, _ = tables()
     losses: list[Tensor] = []
     with cluster:
         forward = entered(lambda: losses.append(model(batch)))
@@ -116,3 +116,17 @@ def test_a_step_with_its_transfers() -> None:
     check(step, forward)
     check(there, forward)
     check(back, backward)
+
+
+def test_a_step_in_microbatches() -> None:
+    """The third call of a model that returns its loss."""
+    model, batch = Branches(), torch.ones(4, 4)
+    devices = tuple(baechi.Device(f"cpu:{number}", kind="cpu", memory_bytes=2**30) for number in range(2))
+    where = {"left": "cpu:0", "right": "cpu:0", "first": "cpu:1", "second": "cpu:1", "head": "cpu:1"}
+    cluster = baechi.Cluster(devices, emulated=True)
+    baechi.distribute(
+        model, batch, cluster=cluster, device_map=where, microbatches=2, order="1f1b", loss_weights="sum"
+    )
+    for _ in range(2):
+        model(batch).backward()
+    check(tables()[4], entered(lambda: model(batch).backward()))

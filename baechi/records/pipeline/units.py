@@ -184,7 +184,7 @@ class Units:
             weights_of=stages,
         )
 
-    @property
+    @cached_property
     def whole(self) -> int:
         """How many stages there are without those of weights alone."""
         return len(self.device_of) - len(self.weights_of)

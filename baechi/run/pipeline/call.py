@@ -1,16 +1,24 @@
-"""A call of a model whose step is split into microbatches.
+"""A step in microbatches, from the call to its gradients: the page to read first.
 
-    split the batch ─▶ a lane for each part ─▶ the list of tasks ─▶ results joined, gradients wait
-                                                                    backward() hands them over
+    the batch in parts      x ─▶ x0, x1                                                 `_in_parts`
+    a lane for each         a thread walks x0 through the model's own code, run by run  `_Call`
+    the list of tasks       forwards in lanes; backwards, one call of the engine each   `Executor.run`
+    one result              y0, y1 ─▶ y; `backward()` hands over the gradients, which wait
+
+    two layers on two devices, two microbatches; the model returns its loss
+
+    cuda:0   F0  F1  ..  B0  ..  B1      time ─▶
+    cuda:1   ..  F0  B0  F1  B1  ..
 
 Where there is no loss to begin with, the call runs the forwards only, and `backward()` the backwards.
 """
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,13 +28,14 @@ from baechi.backend.sends import wait_for_all_sends
 from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
+from baechi.run.pipeline.batch.cuts import Cuts, kind_of
 from baechi.run.pipeline.batch.handed import unwritten_if_failed
-from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.joining import joined, loss_in, loss_name
 from baechi.run.pipeline.batch.judge import Verdict
-from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
+from baechi.run.pipeline.batch.results import Joiner, Joint, Root, hand_in, share_at
 from baechi.run.pipeline.batch.splitting import Parted, Unsplittable, joined_gradient, parted, rows_of
 from baechi.run.pipeline.ending import Ending
-from baechi.run.pipeline.executor import Executor, given_at
+from baechi.run.pipeline.executor import Executor, Microbatch, given_at
 from baechi.run.pipeline.graph.gradients import Waiting, scaled
 from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.graph.part import Exit
@@ -34,8 +43,7 @@ from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.pipeline.lanes.settings_apart import SettingsApart
+from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
@@ -46,6 +54,8 @@ from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
+
+_MOST_KINDS = 1000
 
 
 def call_pipelined(
@@ -96,31 +106,42 @@ def call_pipelined(
 
 
 def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs) -> Any:
-    pipeline = microbatches.pipeline_for(model, rows_of(model, inputs, microbatches.split))
-    parts = parted(model, inputs, pipeline.microbatches, microbatches.split)
+    """Divide the batch, ask the judge what its parts count, and run them."""
+    kind, split = kind_of(model, inputs), microbatches.split
+    cuts = microbatches.cuts.get(kind)
+    if cuts is not None:
+        pipeline = microbatches.pipeline_for(model, cuts.rows)
+        parts = cuts.parted(inputs, pipeline.microbatches)
+    else:
+        pipeline = microbatches.pipeline_for(model, rows_of(model, inputs, split))
+        parts = parted(model, inputs, pipeline.microbatches, split)
+        learned = None if kind is None else Cuts.learned(model, inputs, parts, split)
+        if learned is not None and len(microbatches.cuts) < _MOST_KINDS:
+            microbatches.cuts[kind] = learned
     microbatches.least_rows = max(microbatches.least_rows, min(parts.rows))
     verdict = verdict_of(model, runtime, microbatches, inputs, parts)
     runtime.forced, runtime.launched, runtime.full = [], [], []
     runtime.counts = {"microbatches": pipeline.microbatches}
-    with runtime.backend.step() as runtime.measure, unwritten_if_failed(inputs):
-        call = _Call(model, runtime, microbatches, pipeline, inputs, parts, verdict)
+    undone = nullcontext() if parts.is_plain else unwritten_if_failed(inputs)
+    first = next(tensors_in(inputs.args, inputs.kwargs), None)
+    with runtime.backend.step() as runtime.measure, undone:
+        home = None if first is None or runtime.outputs_stay else runtime.backend.place_of(first)
+        call = _Call(model, runtime, microbatches, pipeline, _Batch(parts, verdict, home))
         return call.ending.after(call.run)
 
 
-def _kind(inputs: Inputs) -> Hashable:
-    """What calls have in common, of which one was seen to write what it is given."""
-    return tuple(map(type, inputs.args)), tuple(
-        [(name, type(value)) for name, value in inputs.kwargs.items()]
-    )
+class _Batch(NamedTuple):
+    """A batch of a call.
 
+    Args:
+        parts: what each microbatch gets of it.
+        verdict: what the loss of each part counts, and how outputs are joined.
+        home: where its results go; None leaves them where they were made.
+    """
 
-def _tell_unsplit(microbatches: Microbatches, why: str) -> None:
-    """Say it loudly once."""
-    level = logging.DEBUG if microbatches.tells_no_more else logging.WARNING
-    microbatches.tells_no_more = True
-    logger.log(
-        level, "a call without gradients runs whole on the plan's devices, not in microbatches: %s", why
-    )
+    parts: Parted
+    verdict: Verdict
+    home: str | None
 
 
 class _Call:
@@ -131,9 +152,7 @@ class _Call:
         runtime: its runtime.
         microbatches: how its step is split.
         pipeline: the list of tasks for this batch.
-        inputs: what the caller gave.
-        parts: the same in parts.
-        verdict: what the loss of each part counts, and how outputs are joined.
+        batch: the batch.
 
     Attributes:
         ending: ends what is run of it.
@@ -145,50 +164,39 @@ class _Call:
         runtime: Runtime,
         microbatches: Microbatches,
         pipeline: Pipeline,
-        inputs: Inputs,
-        parts: Parted,
-        verdict: Verdict,
+        batch: _Batch,
     ) -> None:
-        self._split = microbatches.split
-        self._runtime, self._backend = runtime, runtime.backend
-        self._pipeline = pipeline
-        self._parted, self._verdict = parts, verdict
-        self._alone = microbatches.alone
-        self._home = self._home_of(inputs)
-        self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
+        self._runtime, self._backend, self._microbatches = runtime, runtime.backend, microbatches
+        self._pipeline, (self._parted, self._verdict, self._home) = pipeline, batch
         self._goes_back = torch.is_grad_enabled() and model.training
-        settings = CallerSettings()
-        self._lanes = [Lane(self._backend, number, settings) for number in range(pipeline.microbatches)]
-        route, number = microbatches.route, pipeline.microbatches
-        own = OwnState(model, microbatches.written, number, route.run_of_layer)
-        shared, draws = own.tensors, RandomStates(self._backend, own.generators, number)
-        self._kept = KeptApart(own, draws, SettingsApart(number))
-        self.ending = Ending(self._backend, self._lanes, self._waiting, self._kept)
-        self._weights = weights = WeightsElsewhere(
-            model, route, self._backend, microbatches.ahead, shared.is_unwritten
-        )
-        steps = [
-            LaneStep(self._backend, runtime, route, lane, microbatches.ahead, shared, weights)
-            for lane in self._lanes
-        ]
-        self._parts = [step.parts for step in steps]
+        weights = filter(attrgetter("requires_grad"), model.parameters())
+        self._inputs: list[torch.Tensor] = []
+        in_parts: list[torch.Tensor] = []
+        for whole, _, each in batch.parts.leaves:
+            self._inputs.append(whole)
+            in_parts += each
+        self._waiting = Waiting(weights, in_parts)
+        settings, route, ahead = CallerSettings(), microbatches.route, microbatches.ahead
+        own = OwnState(model, microbatches.written, pipeline.microbatches, route.run_of_layer)
+        draws = random_states(self._backend, own.generators, pipeline.microbatches)
+        self._kept = KeptApart(own, draws, pipeline.microbatches)
+        self._weights = WeightsElsewhere(model, route, self._backend, ahead, own.tensors.is_unwritten)
+        self._lanes: list[Lane] = []
+        self._ran: list[Microbatch] = []
+        self._codes: list[Callable[[], Any]] = []
+        for number, part in enumerate(batch.parts.parts):
+            lane = Lane(self._backend, number, settings)
+            step = LaneStep(self._backend, runtime, route, lane, ahead, own.tensors, self._weights)
+            self._lanes.append(lane)
+            self._ran.append(Microbatch(lane, step.parts))
+            self._codes.append(partial(walk, model, runtime, microbatches.loss, batch.parts, step, part))
         self._executor = Executor(
-            self._backend,
-            pipeline,
-            self._lanes,
-            self._parts,
-            self._kept,
-            self._waiting,
-            [part for _, _, parts in self._parted.leaves for part in parts],
-            microbatches.seams,
+            self._backend, pipeline, self._ran, self._kept, self._waiting, microbatches.seams
         )
         self._returned: list[Exit] = []
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
-        self._codes = [
-            partial(walk, model, runtime, microbatches.loss, step, part)
-            for step, part in zip(steps, self._parted.parts, strict=True)
-        ]
+        self.ending = Ending(self._backend, self._lanes, self._waiting, self._kept)
 
     def run(self) -> Any:
         """Run what the call has to run.
@@ -196,7 +204,9 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        with self._adding(), self._kept.own.open(), self._going_back_in_parts():
+        # another thread may train the model while this one evaluates it: gradients are left alone then
+        adding = self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
+        with adding, self._running():
             try:
                 self._backend.spend("step", self._backend.host)
                 self._backend.spend("waiting_gradient", self._backend.host, len(self._waiting.weights))
@@ -205,8 +215,9 @@ class _Call:
                     lane.start(code)
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
-                if self._goes_back and self._verdict.found.writers is not None:
-                    self._kept.own.tensors.refuse_others(self._verdict.found.writers)
+                shared, writers = self._kept.own.tensors, self._verdict.found.writers
+                if self._goes_back and shared.written and writers is not None:
+                    shared.refuse_others(writers)
             finally:  # what the model's code writes while it unwinds is put back, too
                 self.ending.end_lanes()
         self._weights.leave()
@@ -215,24 +226,24 @@ class _Call:
         self._kept.settle()
         return result
 
-    def _adding(self) -> AbstractContextManager[None]:
-        """Another thread may train the model while this one evaluates it: gradients are left alone then."""
-        return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
+    def _run_later(self) -> None:
+        """Run the backwards that waited for `backward()`."""
+        with self._waiting.adding(), self._running():
+            self._executor.run(self._later)
+            self._executor.finish(range(len(self._lanes)))
+            edges, grads = given_at(self._backend, self._returned)
+            if edges:
+                torch.autograd.backward(edges, grads)
 
     @contextmanager
-    def _going_back_in_parts(self) -> Iterator[None]:
-        """Within this context, what backward goes through is of lanes."""
-        before, self._runtime.goes_back_in_parts = self._runtime.goes_back_in_parts, True
-        try:
-            yield
-        finally:
-            self._runtime.goes_back_in_parts = before
-
-    def _home_of(self, inputs: Inputs) -> str | None:
-        first = next(tensors_in(inputs.args, inputs.kwargs), None)
-        if first is None or self._runtime.outputs_stay:
-            return None
-        return self._backend.place_of(first)
+    def _running(self) -> Iterator[None]:
+        """Within this context tasks may run, and what backward goes through is of lanes."""
+        with self._kept.own.open():
+            before, self._runtime.goes_back_in_parts = self._runtime.goes_back_in_parts, True
+            try:
+                yield
+            finally:
+                self._runtime.goes_back_in_parts = before
 
     def _tasks_now(self) -> Iterator[Task]:
         """The tasks of the call; those of backward wait for `backward()` if there is no loss."""
@@ -243,6 +254,7 @@ class _Call:
                 self._later.append(task)
 
     def _has_loss(self, microbatch: int) -> bool:
+        """Whether backward may begin at what a lane returned."""
         if microbatch in self._seeded:
             return True
         result = self._lanes[microbatch].result
@@ -267,7 +279,7 @@ class _Call:
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)
 
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Exit:
-        part, place = self._parts[microbatch].part_of(tensor), self._backend.place_of(tensor)
+        part, place = self._ran[microbatch].parts.part_of(tensor), self._backend.place_of(tensor)
         if part is None:  # an input, returned as it is
             self._returned.append(Exit(get_gradient_edge(tensor), place))
             return self._returned[-1]
@@ -275,47 +287,45 @@ class _Call:
 
     # --- results
 
-    def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
-        dims = [dim for dim in self._split.values() if isinstance(dim, int)]
-        rows, verdict = self._parted.rows, self._verdict
-        return Joiner(self._backend, rows, verdict, [*dims, 0], self._home, root)
-
-    def _taken(self) -> list[Any]:
-        results = [lane.result for lane in self._lanes]
+    def _joined(self, root: Root | None) -> tuple[Any, list[Joint]]:
+        """What the lanes returned, as one result, and the tensors in it that had a history."""
+        backend, results, dims = self._backend, [], []
         for lane in self._lanes:
+            results.append(lane.result)
             lane.result = None
-        return results
+        for dim in self._microbatches.split.values():
+            if isinstance(dim, int):
+                dims.append(dim)
+        join = Joiner(self._verdict.found.apart, backend, self._verdict, [*dims, 0], self._home, root)
+        with torch.no_grad():
+            return joined(results, join), join.joints
 
     def _result_with_loss(self) -> Any:
         """The loss of the batch, whose gradients wait; other outputs have no gradient any more."""
-        results = self._taken()
-        join = self._joiner(lambda number, tensor: None)
-        whole = join(results)
-        del results
-        loss = loss_in(whole)
-        given, grads = self._given(), self._gradients()
-        known = [(one, grad) for one, grad in zip(given, grads, strict=True) if grad is not None]
-        del given, grads
+        whole, joints = self._joined(lambda number, tensor: None)
+        loss, given, waiting = loss_in(whole), [], []
+        for one, grad in zip((*self._waiting.weights, *self._inputs), self._gradients(), strict=True):
+            if grad is not None:
+                given.append(one)
+                waiting.append(grad)
+                del grad
         assert loss is not None
-        waiting = [grad for _, grad in known]
         streams = streams_now(map(self._backend.torch_device, self._backend.names))
-        scaling = partial(scaled, self._backend, waiting, streams)
-        (handed,) = handed_over([loss], [one for one, _ in known], scaling)
-        made = {id(joint.value): without_gradient(joint.value) for joint in join.joints}
+        (handed,) = handed_over([loss], given, partial(scaled, self._backend, waiting, streams))
+        made = {id(joint.value): without_gradient(joint.value) for joint in joints}
         made[id(loss)] = handed
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
     def _result(self) -> Any:
         """The joined outputs; if they have gradients, `backward()` runs the rest of the list."""
-        grad = torch.is_grad_enabled()
-        self._executor.hand_over()
-        join = self._joiner(self._root if grad else None)
-        whole = join(self._taken())
-        if not join.joints:
+        self._executor.is_told = True
+        whole, joints = self._joined(self._root if torch.is_grad_enabled() else None)
+        if not joints:
             return whole
-        values = [joint.value for joint in join.joints]
-        handed = handed_over(values, self._given(), partial(self._drained, join.joints))
-        made = {id(value): new for value, new in zip(values, handed, strict=True)}
+        values = list(map(attrgetter("value"), joints))
+        given = [*self._waiting.weights, *self._inputs]
+        handed = handed_over(values, given, partial(self._drained, joints))
+        made = dict(zip(map(id, values), handed, strict=True))
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
     def _drained(
@@ -327,29 +337,35 @@ class _Call:
                 if grad is not None:
                     hand_in(self._backend, joint, grad, self._parted.rows)
         joints.clear()
-        with self._alone:
+        with self._microbatches.alone:
             self.ending.after(self._run_later)
         return self._gradients()
 
-    def _run_later(self) -> None:
-        """Run the backwards that waited for `backward()`."""
-        with self._waiting.adding(), self._kept.own.open(), self._going_back_in_parts():
-            self._executor.run(self._later, lambda microbatch: None)
-            self._executor.finish(range(len(self._lanes)))
-            edges, grads = given_at(self._backend, self._returned)
-            if edges:
-                torch.autograd.backward(edges, grads)
-
-    def _given(self) -> list[torch.Tensor]:
-        """What gets gradients: weights, then inputs."""
-        return [*self._waiting.weights, *[leaf for leaf, _, _ in self._parted.leaves]]
-
     def _gradients(self) -> list[torch.Tensor | None]:
-        """Their gradients."""
-        of_inputs = [joined_gradient(self._backend, *leaf) for leaf in self._parted.leaves]
-        return [*self._waiting.take(), *of_inputs]
+        """Those of weights, then of inputs."""
+        waiting = self._waiting
+        grads, waiting.grads = waiting.grads, [None] * len(waiting.weights)
+        for leaf in self._parted.leaves:
+            grads.append(joined_gradient(self._backend, *leaf))
+        return grads
 
 
 def _ended(tensor: torch.Tensor) -> torch.Tensor:
     """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for."""
     return without_gradient(tensor.detach()) if tensor.requires_grad else tensor
+
+
+def _kind(inputs: Inputs) -> Hashable:
+    """What calls have in common, of which one was seen to write what it is given."""
+    return tuple(map(type, inputs.args)), tuple(
+        [(name, type(value)) for name, value in inputs.kwargs.items()]
+    )
+
+
+def _tell_unsplit(microbatches: Microbatches, why: str) -> None:
+    """Say it loudly once."""
+    level = logging.DEBUG if microbatches.tells_no_more else logging.WARNING
+    microbatches.tells_no_more = True
+    logger.log(
+        level, "a call without gradients runs whole on the plan's devices, not in microbatches: %s", why
+    )

@@ -1,6 +1,7 @@
 """How what a call runs ends: without threads, and with nothing left of it if it failed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from baechi.backend import AbstractBackend
@@ -12,6 +13,7 @@ from baechi.run.pipeline.lanes.lane import Lane
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class Ending:
     """What a call's end takes care of.
 
@@ -20,14 +22,14 @@ class Ending:
         lanes: the threads.
         waiting: the gradients; the caller's are aside.
         kept: the world of each microbatch.
+        has_failed: whether what ran last has.
     """
 
-    def __init__(
-        self, backend: AbstractBackend, lanes: Sequence[Lane], waiting: Waiting, kept: KeptApart
-    ) -> None:
-        self._backend, self._lanes = backend, lanes
-        self._waiting, self._kept = waiting, kept
-        self._has_failed = False
+    backend: AbstractBackend
+    lanes: Sequence[Lane]
+    waiting: Waiting
+    kept: KeptApart
+    has_failed: bool = False
 
     def after(self, run: Callable[[], Result]) -> Result:
         """Run something of the call, then end it.
@@ -43,9 +45,9 @@ class Ending:
         """
         try:
             try:
-                self._has_failed = True
+                self.has_failed = True
                 result = run()
-                self._has_failed = False
+                self.has_failed = False
                 return result
             finally:
                 self._end()
@@ -54,12 +56,12 @@ class Ending:
 
     def end_lanes(self) -> None:
         """End the threads; they have ended when this returns."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.end()
 
     def _end(self) -> None:
         self.end_lanes()
-        self._waiting.put_back()
-        if self._has_failed:
-            self._kept.put_back()
-        wait_for_all_sends(self._backend)
+        self.waiting.put_back()
+        if self.has_failed:
+            self.kept.put_back()
+        wait_for_all_sends(self.backend)

@@ -1,10 +1,20 @@
-"""Obeys a pipeline's list: forwards in their lanes, backwards part by part."""
+"""Obeys a pipeline's list: forwards in their lanes, backwards part by part.
 
-from collections import deque
+two devices, two microbatches; F: a lane goes on to its next run, B: one call of autograd's engine
+
+cuda:0   F0  F1  ..  B0  ..  B1      time ─▶
+cuda:1   ..  F0  B0  F1  B1  ..
+
+F0 on cuda:0 ── exit ┆ cut ── F0 on cuda:1      a cut is no edge of autograd: the gradient that
+B0 on cuda:0 ◀─ exit ┆ cut ◀─ B0 on cuda:1      arrives there is sent to the exit, for a later task
+"""
+
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -33,72 +43,84 @@ AHEAD = 3
 """So many tasks of a device may be issued and not over; see `simulate.pipeline.replay`."""
 
 
+_GRAD = attrgetter("grad")
+
+
+class Microbatch(NamedTuple):
+    """What runs one microbatch.
+
+    Args:
+        lane: its thread.
+        parts: what autograd records of it.
+    """
+
+    lane: Lane
+    parts: Parts
+
+
 class Executor:
     """Runs tasks of microbatches.
 
     Args:
         backend: the devices.
         pipeline: the list, and the devices of its tasks.
-        lanes: by microbatch, its thread.
-        parts: by microbatch, what autograd records of it.
-        kept: the world of each microbatch.
+        microbatches: their threads and graphs.
+        kept: the world of each.
         waiting: gradients of weights, which others may join.
-        inputs: inputs in parts, as far as they get gradients.
         seams: looks at the parts.
+
+    Attributes:
+        is_told: whether autograd was told of all leaves whose gradients wait: no more can join.
     """
 
     def __init__(
         self,
         backend: AbstractBackend,
         pipeline: Pipeline,
-        lanes: Sequence[Lane],
-        parts: Sequence[Parts],
+        microbatches: Sequence[Microbatch],
         kept: KeptApart,
         waiting: Waiting,
-        inputs: Sequence[torch.Tensor],
         seams: Seams,
     ) -> None:
-        self._backend = backend
-        self._units = pipeline.units
+        self.is_told = False
+        self._backend, self._units = backend, pipeline.units
         self._names = pipeline.plan.cluster.names
-        self._lanes = lanes
-        self._parts = parts
-        self._kept = kept
-        self._waiting = waiting
-        self._leaves = [*waiting.weights, *inputs]
-        self._known = {id(leaf) for leaf in [*self._leaves, *[one.handle for one in parts]]}
-        self._given_over = False
-        self._seams = seams
+        self._microbatches, self._kept, self._waiting, self._seams = microbatches, kept, waiting, seams
+        self._leaves = [*waiting.weights, *waiting.inputs]
+        self._known = set(map(id, self._leaves))
+        for one in microbatches:
+            self._known.add(id(one.parts.handle))
         self._last_run = len(self._units.stage_of_run) - 1
-        self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
+        self._issued: defaultdict[str, deque[Any]] = defaultdict(deque)
 
-    def run(self, tasks: Iterable[Task], seed: Callable[[int], None]) -> None:
-        """Run tasks in their order.
+    def run(self, tasks: Iterable[Task], seed: Callable[[int], None] | None = None) -> None:
+        """Run tasks in their order. After an error a microbatch's world stays: `Ending` puts all back.
 
         Args:
             tasks: each after those that it depends on.
             seed: called with a microbatch before each of its backwards.
         """
+        units = self._units
         for task in tasks:
-            place = self._names[self._units.device(task)]
-            self._wait_for_older(place)
+            phase, number, unit = task
+            stage = units.stage_of_run[unit] if phase == "forward" else unit
+            place = self._names[units.device_of[stage]]
+            issued = self._issued[place]
+            while len(issued) >= AHEAD:  # what these free is taken until then
+                self._backend.wait_on_host(issued.popleft(), place)
             self._backend.spend("task", place)
-            with _noted(task.microbatch, task.phase):
-                self._run(task, seed)
-            stream = self._backend.compute_stream(place)
-            self._issued[place].append(self._backend.record(stream))
-
-    def _run(self, task: Task, seed: Callable[[int], None]) -> None:
-        """Run a task. After an error it leaves the microbatch's world as it is: `Ending` puts all back."""
-        microbatch, run = task.microbatch, task.unit if task.phase == "forward" else None
-        if run is None:
-            seed(microbatch)
-        self._kept.enter(microbatch, run)
-        if run is None:
-            self._backward(microbatch, task.unit)
-        else:
-            self._lanes[microbatch].advance(ALL_RUNS if run == self._last_run else run)
-        self._kept.leave(microbatch, run)
+            with _noted(number, phase):
+                if phase == "forward":
+                    self._kept.enter(number, unit)
+                    self._microbatches[number].lane.advance(ALL_RUNS if unit == self._last_run else unit)
+                    self._kept.leave(number, unit)
+                else:
+                    if seed is not None:
+                        seed(number)
+                    self._kept.enter(number, None)
+                    self._backward(number, unit)
+                    self._kept.leave(number, None)
+            issued.append(self._backend.record(self._backend.compute_stream(place)))
 
     def finish(self, microbatches: Iterable[int]) -> None:
         """Run the backwards of parts that no task stands for.
@@ -107,63 +129,52 @@ class Executor:
             microbatches: of these.
         """
         for number in microbatches:
-            parts = self._parts[number]
             with _noted(number, "backward"):
-                for part in parts.all:
-                    self._backward_of(parts, part, number)
+                for part in self._microbatches[number].parts.all:
+                    self._backward_of(number, part)
 
-    def _wait_for_older(self, place: str) -> None:
-        """Wait until the device is at most a few tasks behind: what these will free is taken until then."""
-        issued = self._issued[place]
-        while len(issued) >= AHEAD:
-            self._backend.wait_on_host(issued.popleft(), place)
-
-    def _meets(self, leaf: torch.Tensor) -> None:
-        """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
-        if self._given_over or id(leaf) in self._known or is_piece(leaf):
+    def _backward(self, number: int, stage: int) -> None:
+        """Run the backward of a stage, or what is left of it for its weights."""
+        units, (lane, parts) = self._units, self._microbatches[number]
+        if stage < units.whole:
+            part = parts.of_stage.get(stage)
+            if part is not None:
+                self._backward_of(number, part, in_two=stage in units.weights_of)
             return
-        self._known.add(id(leaf))
-        self._leaves.append(leaf)
-        self._waiting.take_in(leaf)
+        part = parts.of_stage.get(units.weights_of[stage - units.whole])
+        if part is not None:
+            with self._backend.nodes_of(lane.log):
+                after = partial(keep_apart, self._backend, self._leaves)
+                go_to_weights(self._backend, part.place, part.left, after)
 
-    def hand_over(self) -> None:
-        """From now on no more leaves can join those whose gradients wait: autograd is told of them."""
-        self._given_over = True
-
-    def _backward(self, microbatch: int, stage: int) -> None:
-        parts, units = self._parts[microbatch], self._units
-        of_weights = stage >= units.whole
-        part = parts.stage(units.weights_of[stage - units.whole] if of_weights else stage)
-        if part is not None and of_weights:
-            with self._backend.nodes_of(self._lanes[microbatch].log):
-                go_to_weights(
-                    self._backend, part.place, part.left, partial(keep_apart, self._backend, self._leaves)
-                )
-        elif part is not None:
-            self._backward_of(parts, part, microbatch, in_two=stage in units.weights_of)
-
-    def _backward_of(self, parts: Parts, part: Part, microbatch: int, *, in_two: bool = False) -> None:
+    def _backward_of(self, number: int, part: Part, *, in_two: bool = False) -> None:
+        """Go backward through a part: from the gradients at its exits to its weights and its cuts."""
         if part.is_done:
             return
         part.is_done = True
-        for number in sorted(part.readers):
-            self._backward_of(parts, parts.all[number], microbatch)
-        self._seams.check(parts, part, _said, self._meets, always=microbatch == 0)
+        lane, parts = self._microbatches[number]
+        for reader in sorted(part.readers):
+            self._backward_of(number, parts.all[reader])
+        self._seams.check(parts, part, self._known, self._meets, always=number == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
-        with self._backend.nodes_of(self._lanes[microbatch].log):
+        with self._backend.nodes_of(lane.log):
             edges, grads = given_at(self._backend, exits)
             if edges and in_two:
                 part.left = go_to_cuts(edges, grads, parts.handle)
             elif edges:
                 torch.autograd.backward(edges, grads)
-            keep_apart(self._backend, self._leaves, [*grads, *[c.grad for c in cuts if c.grad is not None]])
+            keep_apart(self._backend, self._leaves, (*grads, *map(_GRAD, cuts)))
             del edges, grads
             hand_on(self._backend, cuts)
 
-
-def _said(part: Part) -> str:
-    return f"part {part.number} of a microbatch, on {part.place},"
+    def _meets(self, leaf: torch.Tensor) -> None:
+        """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
+        if self.is_told or is_piece(leaf):
+            return
+        self._known.add(id(leaf))
+        self._leaves.append(leaf)
+        self._waiting.take_in(leaf)
 
 
 @contextmanager
@@ -216,20 +227,15 @@ def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
             )
         backend.claim(grad, cut.place)  # autograd made it there, but the backend has no mark of it
         here, home = backend.place_of(grad), cut.exit.place
-        if backend.session is None and here == backend.host:  # outside of an emulation nothing marks it
+        if here == backend.host and backend.session is None:  # outside of an emulation nothing marks it
             here = cut.place
         way = None
         if here != home:
-            grad, way = _sent(backend, grad, here, home)
+            with torch.no_grad():
+                if takes_two_nodes(grad):
+                    way = Way(backend, here, home)
+                    grad = send(grad, way, "backward_node")
+                else:  # a sparse gradient
+                    grad = transfer(grad, backend, home)
         cut.exit.incoming.append((grad, way))
     cuts.clear()
-
-
-def _sent(
-    backend: AbstractBackend, grad: torch.Tensor, here: str, home: str
-) -> tuple[torch.Tensor, Way | None]:
-    with torch.no_grad():
-        if not takes_two_nodes(grad):  # a sparse gradient
-            return transfer(grad, backend, home), None
-        way = Way(backend, here, home)
-        return send(grad, way, "backward_node"), way

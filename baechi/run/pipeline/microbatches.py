@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.batch.cuts import Cuts
 from baechi.run.pipeline.batch.judge import Judge
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import How, Split
@@ -38,6 +39,7 @@ class Microbatches:
         written: what of the model is written in forward, as far as it was learned.
         ahead: what is sent as soon as it is made, as far as it was learned.
         seams: which ways of the code were looked at.
+        cuts: how batches are divided, by kind.
         alone: held by a thread during a step: what the model's code writes is kept apart by microbatch.
         least_rows: how many rows each microbatch had, of the call where that was most.
         writing: kinds of calls that were seen to write what they are given.
@@ -52,6 +54,7 @@ class Microbatches:
     written: WrittenTables = field(default_factory=WrittenTables)
     ahead: Ahead = field(default_factory=Ahead)
     seams: Seams = field(default_factory=Seams)
+    cuts: dict[Hashable, Cuts] = field(default_factory=dict)
     alone: threading.RLock = field(default_factory=threading.RLock, compare=False)
     least_rows: int = 0
     writing: set[Hashable] = field(default_factory=set)
@@ -76,8 +79,9 @@ class Microbatches:
         number = usual = self.pipeline.microbatches
         if rows:
             number = min(usual, rows)
-            if self.least_rows > 1 and any(map(_trains_on_rows, model.modules())):
-                number = max(1, min(usual, rows // 2))
+            few = max(1, min(usual, rows // 2))
+            if few < number and self.least_rows > 1 and any(map(_trains_on_rows, model.modules())):
+                number = few
         if number == usual:
             return self.pipeline
         if number not in self._smaller:  # the list without the others' tasks keeps every task behind its own

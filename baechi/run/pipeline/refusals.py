@@ -27,19 +27,27 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
     """
     if current_transform() is not None:
         _refuse("inside of a transform of torch.func, which does not see the threads of microbatches")
-    weights = list(model.parameters())
-    given = [*weights, *tensors_in(inputs.args, inputs.kwargs)] if forward_ad_level() >= 0 else []
-    if any(forward_ad.unpack_dual(one).tangent is not None for one in given):
-        _refuse("with dual numbers, whose tangents would be lost")
+    duals = (*model.parameters(), *tensors_in(inputs.args, inputs.kwargs)) if forward_ad_level() >= 0 else ()
+    for one in duals:
+        if forward_ad.unpack_dual(one).tangent is not None:
+            _refuse("with dual numbers, whose tangents would be lost")
     if not torch.is_grad_enabled():
         return
-    if any(weight.grad_fn is not None for weight in weights):
-        computed = next(name for name, weight in model.named_parameters() if weight.grad_fn is not None)
-        _refuse(
-            f"with weights that are computed ({computed}), whose history all microbatches would go back "
-            "through, each in its turn"
-        )
-    _refuse_half_precision(model)
+    for name, weight in model.named_parameters():
+        if weight.grad_fn is not None:
+            _refuse(
+                f"with weights that are computed ({name}), whose history all microbatches would go back "
+                "through, each in its turn"
+            )
+    if not model.training:
+        return
+    state = CallerState.now()
+    for is_on, dtype in zip(state.autocast, state.cast_to, strict=True):
+        if is_on and dtype is torch.float16:  # a `GradScaler` scales the loss that a call returns
+            raise UnsplittableCall(
+                "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
+                f"microbatches runs backward inside the call: use bfloat16, or {UNSPLIT_CURE}"
+            )
 
 
 def _refuse(why: str) -> None:
@@ -64,14 +72,3 @@ def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbat
     for name, item in handed_objects(model, inputs, rows or 0, microbatches.split):
         if may_be_written(item):
             raise Unsplittable(f"{name} is a {type(item).__name__}, which its code may write")
-
-
-def _refuse_half_precision(model: nn.Module) -> None:
-    """A `GradScaler` scales the loss that a call returns. By then the schedule has gone backward."""
-    state = CallerState.now()
-    casts = zip(state.autocast, state.cast_to, strict=True)
-    if model.training and any(on and dtype is torch.float16 for on, dtype in casts):
-        raise UnsplittableCall(
-            "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
-            f"microbatches runs backward inside the call: use bfloat16, or {UNSPLIT_CURE}"
-        )

@@ -46,7 +46,7 @@ def runs_unsplit(model: nn.Module) -> bool:
     Args:
         model: the model.
     """
-    return any(model is one for one in _unsplit.get())
+    return id(model) in map(id, _unsplit.get())
 
 
 def _is_root(module: nn.Module) -> bool:

@@ -31,11 +31,7 @@ _FEW = 8
 
 
 def walk(
-    model: nn.Module,
-    runtime: Runtime,
-    loss: Loss | None,
-    step: LaneStep,
-    inputs: Inputs,
+    model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Parted, step: LaneStep, inputs: Inputs
 ) -> Any:
     """Walk one microbatch through the model's code, in its lane.
 
@@ -43,14 +39,17 @@ def walk(
         model: the model.
         runtime: its runtime.
         loss: computes the loss; None if the model returns it.
+        parts: the batch in parts.
         step: the microbatch's step.
-        inputs: its inputs.
+        inputs: its inputs, one of the parts.
 
     Returns:
         What the model returns, or the loss.
     """
-    handed = Handed(named_inputs(model, inputs))
-    args, kwargs = map_tensors(Beginning(), (inputs.args, dict(inputs.kwargs)))
+    handed = None if parts.is_plain else Handed(named_inputs(model, inputs))
+    args, kwargs = inputs.args, dict(inputs.kwargs)
+    if parts.leaves:
+        args, kwargs = map_tensors(Beginning(), (args, kwargs))
     glue, first = LaneGlue(step), next(tensors_in(args, kwargs), None)
     step.home = None if first is None else runtime.backend.place_of(first)
     try:
@@ -60,7 +59,8 @@ def walk(
                 result = glue.joined(result)
     finally:
         step.leave()
-    handed.check()
+    if handed is not None:
+        handed.check()
     return result
 
 
@@ -81,7 +81,7 @@ def verdict_of(
     """
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
     if not _has_values(model, inputs):
-        return Verdict(Found(), {}, rule.weigh(parts), parts.rows)
+        return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
     return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
 
@@ -157,8 +157,10 @@ def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts:
 
 
 def _has_values(model: nn.Module, inputs: Inputs) -> bool:
-    given = [*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)]
-    return not any(tensor.is_meta or is_valueless(tensor) for tensor in given)
+    for tensor in (*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)):
+        if tensor.is_meta or is_valueless(tensor):
+            return False
+    return True
 
 
 def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:

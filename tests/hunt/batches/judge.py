@@ -124,10 +124,7 @@ class _Joined(AbstractJoiner):
     """Joins outputs of parts by a verdict, with their history."""
 
     def __init__(self, verdict: Verdict, rows: Sequence[int]) -> None:
-        self._verdict, self._rows = verdict, rows
-
-    def why_apart(self, name: str) -> str | None:
-        return self._verdict.found.apart.get(name)
+        self._verdict, self._rows, self.apart = verdict, rows, verdict.found.apart
 
     def join(self, tensors: Sequence[Tensor], name: str) -> Any:
         if self._verdict.is_number(name, tensors):

@@ -152,17 +152,12 @@ class Handed:
 
 
 def _noted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keeper:
+    """The containers and objects among inputs; of a module, the attributes are kept elsewhere."""
     keeper = Keeper("none")
     for value in (*args, *kwargs.values()):
-        for item in _roots(value):
-            keeper.keep(item)
+        if not isinstance(value, (torch.Tensor, nn.Module, str, bytes, int, float, type(None))):
+            keeper.keep(value)
     return keeper
-
-
-def _roots(value: Any) -> Iterator[Any]:
-    """An input, if it is no tensor, and no module, whose attributes are kept elsewhere."""
-    if not isinstance(value, (torch.Tensor, nn.Module, str, bytes, int, float, type(None))):
-        yield value
 
 
 def _has_more(now: Any, before: Any) -> bool:

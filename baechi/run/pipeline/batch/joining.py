@@ -15,15 +15,13 @@ PLAIN = (bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device)
 
 
 class AbstractJoiner(ABC):
-    """Joins outputs of microbatches."""
+    """Joins outputs of microbatches.
 
-    @abstractmethod
-    def why_apart(self, name: str) -> str | None:
-        """Why an output cannot be joined; None if that is not known.
+    Attributes:
+        apart: by name in the result, why an output cannot be joined, as far as that is known.
+    """
 
-        Args:
-            name: its name in the result.
-        """
+    apart: Mapping[str, str]
 
     @abstractmethod
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
@@ -100,14 +98,16 @@ def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> An
         joiner: joins tensors and lists.
         name: of the value, in errors.
     """
-    results = _as_losses(results, name)
+    are_mixed = len(set(map(type, results))) > 1
+    if are_mixed:
+        results = _as_losses(results, name)
     first = results[0]
-    why = joiner.why_apart(name)
+    why = joiner.apart.get(name)
     if why is not None:
         return Unjoined(name, _in_words(first), why)
-    if all(isinstance(one, torch.Tensor) for one in results):
+    if isinstance(first, torch.Tensor) and (not are_mixed or all(map(torch.is_tensor, results))):
         return joiner.join(results, name)
-    if any(type(one) is not type(first) for one in results):
+    if are_mixed:
         return Unjoined(name, " or ".join(sorted({type(one).__name__ for one in results})))
     if isinstance(first, Mapping):
         return _joined_mapping(results, joiner, name)

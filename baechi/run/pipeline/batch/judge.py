@@ -18,7 +18,6 @@ from math import inf, isclose, isfinite
 from typing import Any
 
 import torch
-from torch import nn
 
 from baechi.errors import UNSPLIT_CURE, BaechiError, BatchCoupled, note
 from baechi.records.inputs import Inputs
@@ -94,11 +93,15 @@ class Case:
     @cached_property
     def kind(self) -> Hashable:
         """What batches of one kind have in common."""
-        given = [*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())]
-        said = tuple(
-            [(key, value if isinstance(value, (bool, str)) else type(value)) for key, value in given]
-        )
-        return sum(self.parts.rows), torch.is_grad_enabled(), said, _settings_of(self.looker.model)
+        said: list[tuple[Any, Any]] = []
+        for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
+            said.append((key, value if isinstance(value, (bool, str)) else type(value)))
+        settings = []
+        for module in self.looker.model.modules():
+            for name, value in vars(module).items():
+                if type(value) is bool or type(value) is str:  # such as `training`
+                    settings.append((name, value))
+        return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), hash(tuple(settings))
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
         """The same of the first rows of the batch.
@@ -180,20 +183,6 @@ def _is_even(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and tensor.numel() > 1 and is_even(tensor)
 
 
-def _settings_of(model: nn.Module) -> int:
-    """What modules are set to, in attributes: words and switches such as `training`; as a hash."""
-    return hash(
-        tuple(
-            [
-                (key, value)
-                for module in model.modules()
-                for key, value in vars(module).items()
-                if type(value) is bool or type(value) is str
-            ]
-        )
-    )
-
-
 class Fails(Exception):
     """The model's code raised an error in a look."""
 
@@ -225,14 +214,19 @@ class Verdict:
     Args:
         found: of outputs.
         shares: by name of a number, what it counts in each part.
-        others: the same of numbers where nothing is known of any.
+        weigh: says the same of numbers where nothing is known of any.
         rows: how many each part has.
     """
 
     found: Found
     shares: Mapping[str, Sequence[Any]]
-    others: Sequence[Any]
+    weigh: Callable[[], Sequence[Any]]
     rows: Sequence[int]
+
+    @cached_property
+    def others(self) -> Sequence[Any]:
+        """What numbers count in each part, where nothing is known of any."""
+        return self.weigh()
 
     def shares_of(self, name: str) -> Sequence[Any] | None:
         """What a number of the parts counts; None if that is not known.
@@ -251,8 +245,9 @@ class Verdict:
             name: its name.
             tensors: what parts returned.
         """
-        if not all(one.numel() == 1 and one.is_floating_point() for one in tensors):
-            return False
+        for one in tensors:
+            if one.numel() != 1 or not one.is_floating_point():
+                return False
         if name in self.found.dims:
             return name in self.found.numbers
         return all(one.dim() == 0 for one in tensors) or max(self.rows) > 1
@@ -457,13 +452,15 @@ class Judge:
             Exception: ours, or the handler of a signal raised it.
         """
         if len(case.parts.rows) == 1:  # it is the whole
-            return Verdict(Found(), {}, [1.0], case.parts.rows)
+            return Verdict(Found(), {}, partial(list, [1.0]), case.parts.rows)
         self._calls += 1
         self._candidates_now = None
-        rules = self._rules(case.parts)
-        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found or self._varies(case)
-        asks = (self._numbers[name].asks(case.parts, each) for name, each in rules.items())
-        if is_time or (self._asks_again and any(asks)):
+        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
+        if even := self._even.get(case.kind):
+            is_time = is_time or self._varies(case, even)
+        for name, evidence in self._numbers.items() if self._asks_again else ():
+            is_time = is_time or evidence.asks(case.parts, self._rules_of(name, case.parts))
+        if is_time:
             try:
                 self._judge(case)
                 self._even[case.kind] = frozenset(n for n, one in case.on_host() if _is_even(one))
@@ -472,10 +469,9 @@ class Judge:
                 raise
         return self.known(case)
 
-    def _varies(self, case: Case) -> bool:
+    def _varies(self, case: Case, even: frozenset[int]) -> bool:
         """Whether an input that was the same all over when it was judged, a mask of ones say, is not now."""
-        even = self._even.get(case.kind, frozenset())
-        return bool(even) and any(number in even and not _is_even(one) for number, one in case.on_host())
+        return any(number in even and not _is_even(one) for number, one in case.on_host())
 
     def known(self, case: Case) -> Verdict:
         """The same by what is known, without a look.
@@ -484,15 +480,15 @@ class Judge:
             case: the batch.
         """
         self._candidates_now = None
-        rules = self._rules(case.parts)
-        shares = {name: each[0].weigh(case.parts) for name, each in rules.items()}
-        others = [] if shares else self._unheard(case.parts).weigh(case.parts)
-        return Verdict(self._found.get(case.kind, Found()), shares, others, case.parts.rows)
+        found, shares = self._found.get(case.kind, Found()), {}
+        for name in self._numbers:
+            shares[name] = self._rules_of(name, case.parts)[0].weigh(case.parts)
+        weigh: Callable[[], Sequence[Any]] = list if shares else partial(self._unheard, case.parts)
+        if found.numbers or not found.dims:  # else no output is known to be a number, and nobody will ask
+            weigh = partial(list, weigh())  # the model's code may write what is weighed
+        return Verdict(found, shares, weigh, case.parts.rows)
 
     # --- rules
-
-    def _rules(self, parts: Parted) -> dict[str, list[Rule]]:
-        return {name: self._rules_of(name, parts) for name in self._numbers}
 
     def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
         """The rules that may hold for a number, the likeliest first."""
@@ -503,10 +499,11 @@ class Judge:
         candidates = () if evidence.is_settled else self._candidates(parts, labels=told is not None)
         return evidence.rules(parts, candidates)
 
-    def _unheard(self, parts: Parted) -> Rule:
-        """The rule where nothing was heard of any number."""
+    def _unheard(self, parts: Parted) -> Sequence[Any]:
+        """What numbers count where nothing was heard of any."""
         told = None if self._told is None else self._told.rule()
-        return told or next(iter(self._candidates(parts, labels=self._told is not None)), ROWS)
+        rule = told or next(iter(self._candidates(parts, labels=self._told is not None)), ROWS)
+        return rule.weigh(parts)
 
     def _candidates(self, parts: Parted, *, labels: bool = False) -> Sequence[Rule]:
         """The rules that may hold for any number: looking for them takes a look at the labels."""

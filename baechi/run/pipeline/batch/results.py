@@ -1,14 +1,14 @@
 """From what the microbatches returned to what the model returns for the whole batch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined, joined
+from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined
 from baechi.run.pipeline.batch.judge import Verdict
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -33,135 +33,109 @@ class Joint:
     shares: Sequence[Any] = ()
 
 
+@dataclass(eq=False)
 class Joiner(AbstractJoiner):
     """Joins tensors of microbatches.
 
     Args:
+        apart: see `AbstractJoiner`.
         backend: the devices.
-        rows: how many rows each microbatch has.
         verdict: what numbers count, and what is known of outputs.
         dims: the dimensions along which inputs were split, the usual one first; along these, outputs of which
             nothing is known are joined.
         home: where results go; None leaves them where they were made.
         root: asked for each tensor with a history; None if gradients need not come back.
+
+    Attributes:
+        joints: the tensors with a history. They have none in the result.
     """
 
-    def __init__(
-        self,
-        backend: AbstractBackend,
-        rows: Sequence[int],
-        verdict: Verdict,
-        dims: Sequence[int],
-        home: str | None,
-        root: Root | None,
-    ) -> None:
-        self._backend = backend
-        self._rows = rows
-        self._verdict = verdict
-        self._known = verdict.found.dims
-        self._dims = dims
-        self._home = home
-        self._root = root
-        self.joints: list[Joint] = []
-
-    def __call__(self, results: Sequence[Any]) -> Any:
-        """Join the results of all microbatches.
-
-        Args:
-            results: by microbatch.
-
-        Returns:
-            One result. Tensors with a history have none in it; they stand in `joints`, too.
-        """
-        with torch.no_grad():
-            return joined(results, self)
-
-    def why_apart(self, name: str) -> str | None:
-        """See `AbstractJoiner`."""
-        return self._verdict.found.apart.get(name)
+    apart: Mapping[str, str]
+    backend: AbstractBackend
+    verdict: Verdict
+    dims: Sequence[int]
+    home: str | None
+    root: Root | None
+    joints: list[Joint] = field(default_factory=list, init=False)
 
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         """See `AbstractJoiner`."""
         if len(tensors) == 1:
-            value = self._cat(tensors, 0) if tensors[0].dim() else self._sum(tensors, [1.0])
-            return self._noted(value, tensors, None, [1.0])
-        if all(one is tensors[0] for one in tensors):  # a weight or a buffer, as it is
-            with torch.set_grad_enabled(self._root is not None):
+            return self._made(tensors, 0 if tensors[0].dim() else None, (None, [1.0]))
+        if len(set(map(id, tensors))) == 1:  # a weight or a buffer, as it is
+            with torch.set_grad_enabled(self.root is not None):
                 return self._at_home(tensors[0])
-        if self._verdict.is_number(name, tensors):
-            shares = self._verdict.shares_of(name)
-            if shares is not None and (name not in self._verdict.found.alike or self._are_alike(tensors)):
-                return self._noted(self._sum(tensors, shares), tensors, None, shares)
+        if self.verdict.is_number(name, tensors):
+            shares = self.verdict.shares_of(name)
+            if shares is not None and (name not in self.verdict.found.alike or self._are_alike(tensors)):
+                return self._made(tensors, None, (None, shares))
             return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
-        dims = [self._known[name]] if name in self._known else self._dims
-        for dim in [dim for dim in dims if dim is not None]:
-            if self._is_along(tensors, dim):
-                return self._noted(self._cat(tensors, dim), tensors, dim)
+        known = self.verdict.found.dims
+        for dim in (known[name],) if name in known else self.dims:
+            if dim is not None and self._is_along(tensors, dim):
+                return self._made(tensors, dim, (dim, ()))
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
 
     def in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
         """See `AbstractJoiner`."""
-        if self._known.get(name) != 0:
+        if self.verdict.found.dims.get(name) != 0:
             return None
         items = [item for each in lists for item in each]
-        if self._root is not None and any(tensor.requires_grad for tensor in tensors_in(items)):
+        if self.root is not None and any(tensor.requires_grad for tensor in tensors_in(items)):
             return Unjoined(name, "list of tensors with gradients")
         return map_tensors(lambda tensor: self._at_home(tensor.detach()), items)
 
     def _at_home(self, value: torch.Tensor) -> torch.Tensor:
-        if self._home is None or self._backend.place_of(value) == self._home:
+        if self.home is None or self.backend.place_of(value) == self.home:
             return value
-        return transfer(value, self._backend, self._home)
+        return transfer(value, self.backend, self.home)
 
     def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
         place, parts = self._together(tensors)
-        with self._backend.at(place, ""):
+        with self.backend.at(place, ""):
             return all(bool((one == parts[0]).all()) for one in parts[1:])
 
     def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
-        pairs = zip(tensors, self._rows, strict=True)
-        if not all(one.dim() > dim and one.shape[dim] == rows for one, rows in pairs):
-            return False
-        return len({(*one.shape[:dim], *one.shape[dim + 1 :]) for one in tensors}) == 1
+        other: set[tuple[int, ...]] = set()
+        for one, rows in zip(tensors, self.verdict.rows, strict=True):
+            if one.dim() <= dim or one.shape[dim] != rows:
+                return False
+            other.add((*one.shape[:dim], *one.shape[dim + 1 :]))
+        return len(other) == 1
 
-    def _noted(
-        self,
-        value: torch.Tensor,
-        tensors: Sequence[torch.Tensor],
-        dim: int | None,
-        shares: Sequence[Any] = (),
+    def _made(
+        self, tensors: Sequence[torch.Tensor], dim: int | None, back: tuple[int | None, Sequence[Any]]
     ) -> torch.Tensor:
+        """One tensor along a dimension, or as a sum by shares; how its gradient goes back is noted."""
+        place, parts = self._together(tensors)
+        with self.backend.at(place, ""):
+            value = torch.cat(parts, dim) if dim is not None else self._sum(place, parts, back[1])
         value = self._at_home(value)
-        if self._root is not None and any(one.requires_grad for one in tensors):
-            roots = tuple(
-                self._root(number, one) if one.requires_grad else None for number, one in enumerate(tensors)
-            )
-            self.joints.append(Joint(value, roots, dim, shares))
+        if self.root is None:
+            return value
+        roots, has_history = [], False
+        for number, one in enumerate(tensors):
+            roots.append(self.root(number, one) if one.requires_grad else None)
+            has_history |= one.requires_grad
+        if has_history:
+            self.joints.append(Joint(value, tuple(roots), *back))
         return value
 
-    def _cat(self, tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-        place, parts = self._together(tensors)
-        with self._backend.at(place, ""):
-            return torch.cat(parts, dim)
-
-    def _sum(self, tensors: Sequence[torch.Tensor], shares: Sequence[Any]) -> torch.Tensor:
-        place, parts = self._together(tensors)
-        with self._backend.at(place, ""):
-            total: torch.Tensor | None = None
-            for part, share in zip(parts, shares, strict=True):
-                counted = _weighed(part, share_at(place, self._backend, share))
-                total = counted if total is None else total + counted
-            assert total is not None
-            return total.to(parts[0].dtype)
+    def _sum(self, place: str, parts: Sequence[torch.Tensor], shares: Sequence[Any]) -> torch.Tensor:
+        total: torch.Tensor | None = None
+        for part, share in zip(parts, shares, strict=True):
+            counted = _weighed(part, share_at(place, self.backend, share))
+            total = counted if total is None else total + counted
+        assert total is not None
+        return total.to(parts[0].dtype)
 
     def _together(self, tensors: Sequence[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
-        place = self._backend.place_of(tensors[0])
-        parts = [one.detach() for one in tensors]
-        here = [self._backend.place_of(one) == place for one in parts]
-        return place, [
-            one if near else transfer(one, self._backend, place)
-            for one, near in zip(parts, here, strict=True)
-        ]
+        place, parts = self.backend.place_of(tensors[0]), []
+        for one in tensors:
+            part = one.detach()
+            near = self.backend.place_of(part) == place
+            parts.append(part if near else transfer(part, self.backend, place))
+        return place, parts
 
 
 def share_at(place: str, backend: AbstractBackend, share: Any) -> Any:

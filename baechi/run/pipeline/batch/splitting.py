@@ -54,6 +54,7 @@ class Parted:
         divided: the inputs of which each microbatch has its own rows.
         whole: the inputs with tensors that go whole to each microbatch.
         items: by `id`, tensors in lists that were divided by items.
+        is_plain: whether it is known that the batch has tensors and plain values alone.
     """
 
     parts: tuple[Inputs, ...]
@@ -62,6 +63,7 @@ class Parted:
     divided: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     items: frozenset[int] = frozenset()
+    is_plain: bool = False
 
 
 def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) -> Parted:
@@ -95,9 +97,18 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
             f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
             f"least. Use a larger batch, or fewer microbatches{_hint(named, split, rows, microbatches)}"
         )
+    return _divided(model, inputs, sizes_of(rows, microbatches), split, given)
+
+
+def sizes_of(rows: int, microbatches: int) -> tuple[int, ...]:
+    """How many rows each microbatch has: they differ by one at most.
+
+    Args:
+        rows: how many there are.
+        microbatches: how many get some.
+    """
     few, more = divmod(rows, microbatches)
-    sizes = [few + (number < more) for number in range(microbatches)]
-    return _divided(model, inputs, sizes, split, given)
+    return (few + 1,) * more + (few,) * (microbatches - more)
 
 
 def divided(model: nn.Module, inputs: Inputs, sizes: Sequence[int], split: Split) -> Parted:
@@ -125,9 +136,8 @@ def _divided(
     found, grad = _found(model, inputs, sum(sizes), split), torch.is_grad_enabled()
     for name, item in found.objects:
         _refuse_rows_of(name, item, sum(sizes))
-    chunks = {
-        key: (tensor, dim, _chunks(tensor, dim, sizes, grad=grad))
-        for key, (tensor, dim) in found.dims.items()
+    cut_tensors = {
+        key: (tensor, dim, chunks(tensor, dim, sizes, grad=grad)) for key, (tensor, dim) in found.dims.items()
     }
     begun = list(accumulate(sizes, initial=0))
     stand: list[dict[int, torch.Tensor]] = [{} for _ in sizes]
@@ -135,7 +145,7 @@ def _divided(
     for value, _ in found.lists.values():
         for number, first in enumerate(begun[:-1]):
             for tensor in tensors_in(value[first : begun[number + 1]]) if _is_sequence(value) else ():
-                own = _chunks(tensor, None, [1], grad=grad)[0]
+                own = chunks(tensor, None, [1], grad=grad)[0]
                 stand[number].setdefault(id(tensor), own)
                 items[id(tensor)] = tensor
 
@@ -147,18 +157,18 @@ def _divided(
         }
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) in chunks:
-                return chunks[id(tensor)][2][number]
+            if id(tensor) in cut_tensors:
+                return cut_tensors[id(tensor)][2][number]
             return stand[number].get(id(tensor), tensor)
 
         return own_of(_with(model, inputs, here), change, cut)
 
     parts = tuple(map(part, range(len(sizes))))
-    leaves = [one for one in chunks.values() if grad and one[0].requires_grad]
+    leaves = [one for one in cut_tensors.values() if grad and one[0].requires_grad]
     leaves += [
         (tensor, None, tuple(each[key] for each in stand if key in each))
         for key, tensor in items.items()
-        if grad and tensor.requires_grad and key not in chunks
+        if grad and tensor.requires_grad and key not in cut_tensors
     ]
     owned = frozenset(id(one) for each in stand for one in each.values()) | items.keys()
     return Parted(parts, tuple(sizes), tuple(leaves), (*found.divided, *given), tuple(found.whole), owned)
@@ -515,9 +525,31 @@ def _dimension(name: str, tensor: torch.Tensor, rows: int, how: Any) -> int | No
     return 0 if how is not None and tensor.dim() and tensor.shape[0] == rows else None
 
 
-def _chunks(
+def dimensions(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Iterator[int | None]:
+    """By value that a call is handed, along which dimension it is divided; None for what goes whole.
+
+    Args:
+        model: the model.
+        inputs: what it is called with: tensors and plain values.
+        rows: of the batch.
+        split: see `parted`.
+    """
+    for name, value in _named(model, inputs):
+        is_tensor = isinstance(value, torch.Tensor)
+        yield _dimension(name, value, rows, _how(split, name)) if is_tensor else None
+
+
+def chunks(
     tensor: torch.Tensor, dim: int | None, sizes: Sequence[int], *, grad: bool
 ) -> tuple[torch.Tensor, ...]:
+    """What each microbatch gets of a tensor.
+
+    Args:
+        tensor: an input.
+        dim: the dimension of its rows; None for what goes whole.
+        sizes: how many rows each part has.
+        grad: whether the parts of what gets a gradient are leaves that get one.
+    """
     plain = tensor.detach() if grad and tensor.requires_grad else tensor
     if dim is not None and tensor.layout not in (torch.strided, torch.jagged):
         raise Unsplittable(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -25,12 +26,7 @@ class _Aside(NamedTuple):
 
     leaf: torch.Tensor
     grad: torch.Tensor | None
-    hooks: list[tuple[dict[Any, Any], dict[Any, Any]]]
-
-    @classmethod
-    def of(cls, leaf: torch.Tensor) -> "_Aside":
-        tables = [table for table in (hooks_of(leaf), later_hooks_of(leaf)) if table]
-        return cls(leaf, leaf.grad, [(table, dict(table)) for table in tables])
+    hooks: tuple[tuple[dict[Any, Any], dict[Any, Any]], ...]
 
 
 class Waiting:
@@ -38,14 +34,16 @@ class Waiting:
 
     Args:
         weights: those that require a gradient.
+        inputs: inputs in parts, as far as they get gradients: of their own, which do not wait.
 
     Attributes:
         weights: those, then what else the model's code was found to read.
         grads: by place among the weights, the gradient; None if there is none yet.
     """
 
-    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+    def __init__(self, weights: Iterable[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         self.weights = list(weights)
+        self.inputs = inputs
         self.grads: list[torch.Tensor | None] = [None] * len(self.weights)
         self._aside: list[_Aside] = []
 
@@ -55,14 +53,12 @@ class Waiting:
 
         The caller's gradients and hooks are aside: hooks run once, when the gradients are handed over.
         """
-        aside = [_Aside.of(weight) for weight in self.weights]
         try:
-            self._aside = aside
-            for one, grad in zip(aside, self.grads, strict=True):
-                _begin(one, grad)
+            for weight, grad in zip(self.weights, self.grads, strict=True):
+                self._put_aside(weight, grad)
             self.grads = []
             yield
-            self.grads = [weight.grad for weight in self.weights]
+            self.grads = list(map(attrgetter("grad"), self.weights))
         finally:
             self.put_back()
 
@@ -72,10 +68,19 @@ class Waiting:
         Args:
             leaf: what the model's code reads and is no weight of it: of a hook, of a loss, of another module.
         """
-        one = _Aside.of(leaf)
-        self._aside.append(one)
         self.weights.append(leaf)
-        _begin(one, None)
+        self._put_aside(leaf, None)
+
+    def _put_aside(self, leaf: torch.Tensor, grad: torch.Tensor | None) -> None:
+        """From now on a leaf has another gradient, and no hooks."""
+        hooks: tuple[tuple[dict[Any, Any], dict[Any, Any]], ...] = ()
+        for table in (hooks_of(leaf), later_hooks_of(leaf)):
+            if table:
+                hooks = (*hooks, (table, dict(table)))
+        self._aside.append(_Aside(leaf, leaf.grad, hooks))
+        for table, _ in hooks:
+            table.clear()  # torch looks into it when the gradient comes
+        leaf.grad = grad
 
     def put_back(self) -> None:
         """Give leaves the caller's gradients and hooks again, if these are aside."""
@@ -85,20 +90,9 @@ class Waiting:
                 table.update(before)
         self._aside = []
 
-    def take(self) -> list[torch.Tensor | None]:
-        """The gradients; they are kept no more."""
-        grads, self.grads = self.grads, [None] * len(self.weights)
-        return grads
-
-
-def _begin(aside: _Aside, grad: torch.Tensor | None) -> None:
-    for table, _ in aside.hooks:
-        table.clear()  # torch looks into it when the gradient comes
-    aside.leaf.grad = grad
-
 
 def keep_apart(
-    backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor]
+    backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor | None]
 ) -> None:
     """Give gradients of leaves memory of their own, if others show the same that are still to be read.
 
@@ -108,24 +102,25 @@ def keep_apart(
     Args:
         backend: the devices.
         leaves: weights, and inputs in parts.
-        handed: gradients that were given to a backward, or that it handed on.
+        handed: gradients that were given to a backward, or that it handed on; None for none.
     """
-    memory = {_address(grad) for grad in handed if not _is_alone(grad)}
+    memory: set[int] = set()
+    for grad in handed:
+        if grad is None or grad.layout != torch.strided or isinstance(grad, SplitTensor):
+            continue
+        if not has_memory_alone(grad):
+            memory.add(_address(grad))
     if not memory:
         return
     for leaf in leaves:
-        grad = leaf.grad
-        if grad is not None and any(_address(one) in memory for one in _pieces(grad)):
-            with torch.no_grad(), backend.at(backend.place_of(grad), ""):
-                leaf.grad = grad.clone()
+        own = leaf.grad
+        if own is not None and any(_address(one) in memory for one in _pieces(own)):
+            with torch.no_grad(), backend.at(backend.place_of(own), ""):
+                leaf.grad = own.clone()
 
 
 def _pieces(grad: torch.Tensor) -> Sequence[torch.Tensor]:
     return grad.pieces if isinstance(grad, SplitTensor) else (grad,)
-
-
-def _is_alone(grad: torch.Tensor) -> bool:
-    return grad.layout != torch.strided or isinstance(grad, SplitTensor) or has_memory_alone(grad)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -8,6 +8,7 @@ needs the threads of all devices. So its output is a token on the host: it runs 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +22,17 @@ Gradients = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 """From the gradients of the results, those of the weights and inputs."""
 
 
+@dataclass(eq=False, slots=True)
 class _Box:
-    def __init__(self, gradients: Gradients) -> None:
-        self.gradients: Gradients | None = gradients
-        self.incoming: tuple[torch.Tensor | None, ...] = ()
+    """What the two nodes share.
+
+    Args:
+        gradients: called once.
+        incoming: the gradients of the results.
+    """
+
+    gradients: Gradients | None
+    incoming: tuple[torch.Tensor | None, ...] = ()
 
 
 class _Inner(torch.autograd.Function):
@@ -64,11 +72,12 @@ class _Outer(torch.autograd.Function):
                 "create_graph=True through a step in microbatches: its gradients have no history, so what is "
                 f"computed of them (a gradient penalty) would train nothing: {UNSPLIT_CURE}"
             )
-        if any(grad is not None and is_batch(grad) for grad in grads):
-            raise BaechiError(
-                "a batch of gradients (is_grads_batched=True, jacobian or hessian with vectorize=True) goes "
-                f"through a step in microbatches, whose backward runs once: {UNSPLIT_CURE}"
-            )
+        for grad in grads:
+            if grad is not None and is_batch(grad):
+                raise BaechiError(
+                    "a batch of gradients (is_grads_batched=True, jacobian or hessian with vectorize=True) "
+                    f"goes through a step in microbatches, whose backward runs once: {UNSPLIT_CURE}"
+                )
         ctx.box.incoming = grads
         return _token(), None, None
 

@@ -5,6 +5,7 @@
 `Adopt`   a tensor gets the history of its alias, which was written in its place
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,21 +53,13 @@ class _Adopt(torch.autograd.Function):
 
 
 # by the class of C: torch's own `apply` looks for transforms, and ours for waiting values; there are none
-_begun: Any = super(torch.autograd.Function, _Begin).apply
+begin: Callable[[torch.Tensor, list[torch.Tensor], Cut], torch.Tensor]
+begin = super(torch.autograd.Function, _Begin).apply
+"""Begin a graph: from a handle, which requires a gradient and gets none; from a tensor without history, in a
+list, which becomes the result; and from the cut, which gets the gradient."""
+
 _renewed: Any = super(torch.autograd.Function, _Renew).apply
 _adopted: Any = super(torch.autograd.Function, _Adopt).apply
-
-
-def begin(handle: torch.Tensor, data: torch.Tensor, cut: Cut) -> torch.Tensor:
-    """Begin a graph with a tensor without history.
-
-    Args:
-        handle: any tensor that requires a gradient; it gets none.
-        data: the tensor; it becomes the result.
-        cut: gets the gradient.
-    """
-    begun: torch.Tensor = _begun(handle, [data], cut)
-    return begun
 
 
 def renew(handle: torch.Tensor, tensor: torch.Tensor, cut: Cut) -> None:

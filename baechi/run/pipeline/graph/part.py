@@ -42,14 +42,13 @@ class Cut:
     grad: torch.Tensor | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Part:
     """What one microbatch's graph has of a stage.
 
     Args:
         number: its place among the microbatch's parts.
         place: the device; empty if it has none.
-
-    Attributes:
         above: the numbers of the parts that it needs, also through others.
         readers: the numbers of the parts that read what it makes.
         exits: by node and output, what others read.
@@ -58,15 +57,14 @@ class Part:
         left: what of it is left: the gradients of weights, where these are apart.
     """
 
-    def __init__(self, number: int, place: str) -> None:
-        self.number = number
-        self.place = place
-        self.above: set[int] = set()
-        self.readers: set[int] = set()
-        self.exits: dict[tuple[Any, int], Exit] = {}
-        self.cuts: list[Cut] = []
-        self.is_done = False
-        self.left: list[Later] = []
+    number: int
+    place: str
+    above: set[int] = field(default_factory=set)
+    readers: set[int] = field(default_factory=set)
+    exits: dict[tuple[Any, int], Exit] = field(default_factory=dict)
+    cuts: list[Cut] = field(default_factory=list)
+    is_done: bool = False
+    left: list[Later] = field(default_factory=list)
 
     def exit_of(self, tensor: torch.Tensor, place: str) -> Exit:
         """The exit of a tensor that this part made.
@@ -82,18 +80,14 @@ class Part:
         return self.exits[key]
 
 
+@dataclass(eq=False, slots=True)
 class Stretch:
     """A stretch of the model's code.
 
     Args:
         part: the part that records it; None for none.
-
-    Attributes:
         end: the event after all that was issued on its device, when the stretch is over; None until then.
     """
 
-    __slots__ = ("end", "part")
-
-    def __init__(self, part: Part | None) -> None:
-        self.part = part
-        self.end: Any = None
+    part: Part | None
+    end: Any = None

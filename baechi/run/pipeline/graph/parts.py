@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.errors import UNSPLIT_CURE
+from baechi.errors import UNSPLIT_CURE, note
 from baechi.run.pipeline.graph.part import Cut, Part, Stretch
 from baechi.run.step.aliases import base_of, is_custom
-from baechi.torchlib.autograd_nodes import required_node_of
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
 from baechi.torchlib.private.tensors import is_view
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -38,14 +37,18 @@ class Parts:
         backend: the devices.
 
     Attributes:
+        all: the parts.
+        now: the one that the microbatch's thread records.
+        of_stage: by stage, its part, if there is one.
         handle: what all cuts lead to in autograd's graph; it gets no gradient.
     """
 
     def __init__(self, backend: AbstractBackend) -> None:
         self.all: list[Part] = []
-        self._backend = backend
+        self.now: Part | None = None
+        self.of_stage: dict[int, Part] = {}
         self.handle = torch.zeros((), requires_grad=True)
-        self._of_stage: dict[int, Part] = {}
+        self._backend = backend
         self._starts: list[int] = []
         self._stretches: list[Stretch] = []
         self._stretch = Stretch(None)
@@ -55,27 +58,14 @@ class Parts:
         self._way: tuple[int, ...] | None = None
 
     @property
-    def now(self) -> Part | None:
-        """The part that the microbatch's thread records."""
-        return self._stretch.part
-
-    @property
     def way(self) -> tuple[int, ...]:
         """Which parts the code recorded in turn, and how many nodes of each."""
         if self._way is None:
-            begin = self._starts[0] if self._starts else 0
-            parts = [stretch.part for stretch in self._stretches]
-            numbers = [-1 if part is None else part.number for part in parts]
-            self._way = (*numbers, *[start - begin for start in self._starts])
+            way: list[int] = []
+            for start, stretch in zip(self._starts, self._stretches, strict=True):
+                way += (-1 if stretch.part is None else stretch.part.number, start - self._starts[0])
+            self._way = tuple(way)
         return self._way
-
-    def stage(self, stage: int) -> Part | None:
-        """The part of a stage, if there is one.
-
-        Args:
-            stage: the stage's index.
-        """
-        return self._of_stage.get(stage)
 
     def new(self, place: str) -> Part:
         """One more part, of no stage: of code that capture did not see.
@@ -98,7 +88,8 @@ class Parts:
             return
         if before is not None:
             self._stretch.end = event_at(self._backend, before.place)
-        self._stretch, self._since, self._way = Stretch(part), next_sequence_number(), None
+        self.now, self._way = part, None
+        self._stretch, self._since = Stretch(part), next_sequence_number()
         if self._starts and self._starts[-1] == self._since:
             self._stretches[-1] = self._stretch
         else:
@@ -129,12 +120,12 @@ class Parts:
             place: its device.
             given: the tensors.
         """
-        part = self._of_stage.get(stage)
+        part = self.of_stage.get(stage)
         if part is None:
-            part = self._of_stage[stage] = self.new(place)
-        makers = self._makers(given)
-        if any(part.number in maker.above for maker in makers):
-            return self.new(place)
+            part = self.of_stage[stage] = self.new(place)
+        for maker in map(self.part_of, given):
+            if maker is not None and part.number in maker.above:
+                return self.new(place)
         return part
 
     def part_at(self, place: str, given: Iterable[torch.Tensor]) -> Part:
@@ -146,7 +137,8 @@ class Parts:
             place: where it runs.
             given: its arguments.
         """
-        makers = self._makers(given)
+        found = {part.number: part for part in map(self.part_of, given) if part is not None}
+        makers = [found[number] for number in sorted(found, reverse=True)]
         for part in makers or ([self.now] if self.now is not None else []):
             if part.place == place and not any(part.number in maker.above for maker in makers):
                 return part
@@ -161,7 +153,11 @@ class Parts:
         if not tensor.requires_grad:
             return None
         before = next_sequence_number()
-        node: Any = required_node_of(tensor, _CURE)
+        try:
+            node: Any = tensor.grad_fn
+        except RuntimeError as error:  # memory was written that the tensor shows
+            note(error, _CURE)
+            raise
         if node is None:
             return None
         number = sequence_number(node)
@@ -181,8 +177,8 @@ class Parts:
         """
         if number in self._renamed:
             return self._renamed[number]
-        stretch = self._recorded(number)
-        return None if stretch is None else stretch.part
+        position = bisect_right(self._starts, number) - 1
+        return self._stretches[position].part if position >= 0 else None
 
     def note(self, tensor: torch.Tensor, place: str) -> None:
         """Note that a tensor is made now: of one that autograd did not record, no node tells when it was.
@@ -214,24 +210,11 @@ class Parts:
         elif is_custom(node) or is_custom(tensor.grad_fn):
             return None
         else:
-            stretch = self._recorded(sequence_number(node))
+            position = bisect_right(self._starts, sequence_number(node)) - 1
+            stretch = self._stretches[position] if position >= 0 else None
         if stretch is None or stretch.part is None or stretch.part.place != place:
             return None
         return stretch.end
-
-    def _recorded(self, number: int) -> Stretch | None:
-        """The stretch in which the node with a number was made."""
-        position = bisect_right(self._starts, number) - 1
-        return self._stretches[position] if position >= 0 else None
-
-    def maker_of(self, tensor: torch.Tensor) -> Part | None:
-        """The part that made a tensor, if that is another one than the part of now.
-
-        Args:
-            tensor: any tensor.
-        """
-        part = self.part_of(tensor)
-        return None if part is self.now else part
 
     def cut(self, tensor: torch.Tensor, maker: Part, source: str, place: str) -> Cut:
         """Note that the part of now reads a tensor of another part.
@@ -253,10 +236,6 @@ class Parts:
                 if other is part or part.number in other.above:
                     other.above |= more
         return cut
-
-    def _makers(self, given: Iterable[torch.Tensor]) -> list[Part]:
-        found = {part.number: part for part in map(self.part_of, given) if part is not None}
-        return [found[number] for number in sorted(found, reverse=True)]
 
 
 def event_at(backend: AbstractBackend, place: str) -> Any:

@@ -26,51 +26,54 @@ class Seams:
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def check(
-        self, parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets, *, always: bool
-    ) -> None:
+    def check(self, parts: Parts, part: Part, known: set[int], meets: Meets, *, always: bool) -> None:
         """Walk through a part's graph, unless a microbatch's code that went the same way had this part.
 
         Args:
             parts: those of the microbatch.
             part: the part whose backward is about to run.
-            said: a part in words.
-            meets: called with each leaf that it reads.
+            known: leaves of the model and the batch, by `id`.
+            meets: called with each other leaf that it reads.
             always: look at it in any case.
 
         Raises:
             BaechiError: it runs on into another part.
         """
-        used = tuple([bool(exit.incoming) for exit in part.exits.values()])
-        way = hash((parts.way, part.number, used))
+        waiting: list[Any] = []
+        used = []
+        for exit in part.exits.values():
+            used.append(bool(exit.incoming))
+            if exit.incoming:
+                waiting.append(exit.edge.node)
+        way = hash((parts.way, part.number, *used))
         if way in self._seen and not always:
             return
-        _walk(parts, part, said, meets)
+        seen = set(waiting)
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                number = sequence_number(node)
+                if number >= LEAF_NUMBER:
+                    if id(node.variable) not in known:
+                        meets(node.variable)
+                    continue
+                found = parts.made_at(number)
+                if found is not None and found is not part and not _casts_a_weight(node):
+                    raise BaechiError(
+                        f"{_said(part)} reads a tensor ({type(node).__name__}) that {_said(found)} made, in "
+                        "a way that is not seen: not as an argument, nor in one. Pass it as an argument, let "
+                        f"the two lie in one layer (no_split_module_classes), or {UNSPLIT_CURE}"
+                    )
+                waiting.append(node)
         if len(self._seen) >= _MOST_WAYS:
             self._seen.clear()
         self._seen.add(way)
 
 
-def _walk(parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets) -> None:
-    waiting: list[Any] = [exit.edge.node for exit in part.exits.values() if exit.incoming]
-    seen = set(waiting)
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            number = sequence_number(node)
-            if number >= LEAF_NUMBER:
-                meets(node.variable)
-                continue
-            found = parts.made_at(number)
-            if found is not None and found is not part and not _casts_a_weight(node):
-                raise BaechiError(
-                    f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a way "
-                    "that is not seen: not as an argument, nor in one. Pass it as an argument, let the two "
-                    f"lie in one layer (no_split_module_classes), or {UNSPLIT_CURE}"
-                )
-            waiting.append(node)
+def _said(part: Part) -> str:
+    return f"part {part.number} of a microbatch, on {part.place},"
 
 
 def _casts_a_weight(node: Any) -> bool:

@@ -9,9 +9,7 @@ What is fetched late queues behind what was issued meanwhile, of later microbatc
 sent in vain (the code took another path) is forgotten.
 """
 
-import math
 import weakref
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +18,8 @@ from baechi.run.step.aliases import base_of, is_plain
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.weak_table import WeakTable
 
-_HIDDEN = -1
+HIDDEN = -1
+"""The turn of what the code made before a layer, unseen."""
 
 
 class MakingSite(NamedTuple):
@@ -28,7 +27,7 @@ class MakingSite(NamedTuple):
 
     Args:
         after: the layer call before it, or that made it.
-        turn: how many functional ops the code called since; 0 for what the layer returned, `_HIDDEN` for what
+        turn: how many functional ops the code called since; 0 for what the layer returned, `HIDDEN` for what
             was made before it unseen.
         output: its place among the tensors that were returned.
     """
@@ -56,59 +55,40 @@ class Sender:
 
     Args:
         ahead: what is known; it is added to.
+
+    Attributes:
+        sites: by tensor that a layer or a functional op made, where. Others are hidden: a fused stack's own
+            code made them.
     """
 
     def __init__(self, ahead: Ahead) -> None:
+        self.sites: WeakTable[MakingSite] = WeakTable()
         self._readers = ahead.readers
-        self._made: WeakTable[MakingSite] = WeakTable()
         self._first: WeakTable[weakref.ref[torch.Tensor]] = WeakTable()
         self._sent: dict[tuple[MakingSite, str], None] = {}
-        self._after, self._turn = "", 0
 
-    def reached(self, call: str) -> None:
-        """Note that the code reaches a layer.
-
-        Args:
-            call: its name, with the number of its call.
-        """
-        self._after, self._turn = call, 0
-
-    def of_function(self, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        """The tensors that a functional op made, each with the devices to which it is sent now.
+    def made(self, after: str, turn: int, result: Any) -> list[tuple[torch.Tensor, tuple[str, ...]]]:
+        """The tensors that the code made, each with the devices to which it is sent now.
 
         Args:
-            result: what it returned.
+            after: the layer call that made them, or after which they were made.
+            turn: see `MakingSite`.
+            result: a tensor, or what holds them.
         """
-        self._turn += 1
-        return self._of(self._after, self._turn, result)
-
-    def of_layer(self, call: str, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        """The same of a layer.
-
-        Args:
-            call: its name, with the number of its call.
-            result: what it returned.
-        """
-        return self._of(call, 0, result)
-
-    def hidden(self, given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Those of some tensors that no layer and no functional op made: a fused stack's own code did.
-
-        Args:
-            given: arguments of a layer.
-        """
-        return [tensor for tensor in given if self._made.get(tensor) is None]
-
-    def of_hidden(
-        self, call: str, made: Iterable[torch.Tensor]
-    ) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        """As of a layer, of what is hidden among its arguments.
-
-        Args:
-            call: the layer's name, with the number of its call.
-            made: what is hidden, as far as it lies on devices.
-        """
-        return self._of(call, _HIDDEN, made)
+        found = []
+        for index, tensor in enumerate(tensors_in(result)):
+            site = MakingSite(after, turn, index)
+            self.sites.put(tensor, site)
+            base = base_of(tensor)
+            dense = tensor.layout is torch.strided and not tensor.is_nested and tensor.is_contiguous()
+            shows_all = tensor.numel() == base.numel() and (dense or _elements(tensor) == tensor.numel())
+            if shows_all and self.first_of(tensor) is tensor:
+                self._first.put(base, weakref.ref(tensor))
+            readers = tuple(self._readers.get(site, ()))
+            for place in readers:
+                self._sent[site, place] = None
+            found.append((tensor, readers))
+        return found
 
     def read(self, tensor: torch.Tensor, place: str) -> None:
         """Note that another device reads a tensor.
@@ -117,7 +97,7 @@ class Sender:
             tensor: the tensor.
             place: the device.
         """
-        site = self._made.get(tensor)
+        site = self.sites.get(tensor)
         if site is not None:
             self._readers.setdefault(site, {})[place] = None
             self._sent.pop((site, place), None)
@@ -133,32 +113,23 @@ class Sender:
         base = base_of(tensor)
         known = self._first.get(base)
         first = None if known is None else known()
-        if first is None or _elements(tensor) != base.numel() or not is_plain(tensor, first):
+        if first is None or first is tensor:
             return tensor
-        return first
+        return first if _elements(tensor) == base.numel() and is_plain(tensor, first) else tensor
 
     def leave(self) -> None:
         """The code is over: what was sent and not read is not sent ahead next time."""
         for site, place in self._sent:
             self._readers.get(site, {}).pop(place, None)
         self._sent = {}
-        self._made, self._first = WeakTable(), WeakTable()
-
-    def _of(self, after: str, turn: int, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        for index, tensor in enumerate(tensors_in(result)):
-            site = MakingSite(after, turn, index)
-            self._made.put(tensor, site)
-            base = base_of(tensor)
-            if tensor.numel() == _elements(tensor) == base.numel() and self.first_of(tensor) is tensor:
-                self._first.put(base, weakref.ref(tensor))
-            readers = tuple(self._readers.get(site, ()))
-            if readers:
-                self._sent.update(dict.fromkeys([(site, place) for place in readers]))
-            yield tensor, readers
+        self.sites, self._first = WeakTable(), WeakTable()
 
 
 def _elements(tensor: torch.Tensor) -> int:
     """How many elements of its memory a tensor shows: an expanded one has more of its own."""
     if tensor.is_nested or tensor.layout is not torch.strided:
         return tensor.numel()
-    return math.prod([size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride])
+    shown = 1
+    for size, stride in zip(tensor.size(), tensor.stride(), strict=True):
+        shown *= size if stride else 1
+    return shown

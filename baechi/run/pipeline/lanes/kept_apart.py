@@ -1,8 +1,20 @@
-"""What microbatches must not see of each other: what they write to modules, what they draw, what they set."""
+"""What microbatches must not see of each other: what they write to modules, what they draw, what they set.
+
+Settings of the process that the model's code sets are the microbatch's own:
+
+    lane 0   with sdpa_kernel(MATH): ─┐ stops               ─▶ goes on with MATH, leaves it
+    lane 1                            └▶ the caller's kernels
+
+Without this the second microbatch would take what the first one set for the caller's, and set that when it
+leaves its own.
+"""
+
+from collections.abc import Sequence
 
 from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.pipeline.lanes.settings_apart import SettingsApart
+from baechi.run.pipeline.lanes.random_states import RandomStates, are_same
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.process_settings import process_settings, set_process_settings
 
 
 class KeptApart:
@@ -13,13 +25,15 @@ class KeptApart:
 
     Args:
         own: what each microbatch wrote to modules.
-        draws: the states of the random generators.
-        settings: those of the process that each microbatch set.
+        draws: the states of each random generator, or of several.
+        microbatches: how many.
     """
 
-    def __init__(self, own: OwnState, draws: RandomStates, settings: SettingsApart) -> None:
+    def __init__(self, own: OwnState, draws: Sequence[RandomStates], microbatches: int) -> None:
         self.own = own
-        self._draws, self._settings = draws, settings
+        self._draws = draws
+        self._callers = process_settings()
+        self._settings = [self._callers] * microbatches
         self._is_settled = False
 
     def enter(self, microbatch: int, run: int | None) -> None:
@@ -30,8 +44,10 @@ class KeptApart:
             run: what it runs; None in backward, which draws from the caller's generators, as any backward.
         """
         if run is not None:
-            self._settings.enter(microbatch)
-            self._draws.enter(microbatch)
+            set_process_settings(self._settings[microbatch])
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    states.set(states.own[microbatch])
         self.own.enter(microbatch, run)
 
     def leave(self, microbatch: int, run: int | None) -> None:
@@ -46,8 +62,14 @@ class KeptApart:
         """
         self.own.leave(microbatch, run)
         if run is not None:
-            self._draws.leave(microbatch)
-            self._settings.leave(microbatch)
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    now = states.now()
+                    states.have_drawn = states.have_drawn or not are_same(states.own[microbatch], now)
+                    states.own[microbatch] = now
+                    states.set(states.before)
+            self._settings[microbatch] = process_settings()
+            set_process_settings(self._callers)
 
     def settle(self) -> None:
         """Forward is over: what the last microbatch wrote and set stays, and generators move.
@@ -56,13 +78,19 @@ class KeptApart:
             BaechiError: something was written unseen.
         """
         self.own.finish()
-        self._settings.settle()
-        self._draws.settle()
+        set_process_settings(self._settings[-1])
+        with without_dispatch_modes(), without_torch_function():
+            for states in self._draws:
+                if states.have_drawn:
+                    states.move()
         self._is_settled = True
 
     def put_back(self) -> None:
         """What was run failed: all is as before it."""
         self.own.put_back()
         if not self._is_settled:
-            self._settings.put_back()
-            self._draws.put_back()
+            set_process_settings(self._callers)
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    if not are_same(states.now(), states.before):
+                        states.set(states.before)

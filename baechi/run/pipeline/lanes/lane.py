@@ -19,6 +19,7 @@ also says so for the turn that does not come.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +100,7 @@ class Lane:
         settings: of the caller.
 
     Attributes:
+        granted: the last run that is granted.
         is_over: whether its code is over, or failed.
         result: what the code returned.
         log: what the backend knows of the nodes that autograd recorded in this thread.
@@ -106,12 +108,12 @@ class Lane:
 
     def __init__(self, backend: AbstractBackend, number: int, settings: CallerSettings) -> None:
         self.number = number
+        self.granted = -1
         self.is_over = False
         self.result: Any = None
         self.log: Any = None
         self._backend = backend
         self._settings = settings
-        self._granted = -1
         self._dropped = False
         self._error: BaseException | None = None
         self._code: Callable[[], Any] | None = None
@@ -125,8 +127,7 @@ class Lane:
             code: walks the microbatch through the model.
         """
         self._code = code
-        context = copy_context()
-        self._join = self._backend.spawn(lambda: context.run(self._work), self.number)
+        self._join = self._backend.spawn(partial(copy_context().run, self._work), self.number)
 
     # --- in the executor's thread
 
@@ -139,16 +140,12 @@ class Lane:
         Raises:
             BaseException: what the code raised.
         """
-        if run > self._granted and not self.is_over:
-            self._granted = run
+        if run > self.granted and not self.is_over:
+            self.granted = run
             self._hand_over()
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-    def advance_to_end(self) -> None:
-        """Let it go on until its code is over."""
-        self.advance(ALL_RUNS)
 
     def end(self) -> None:
         """End the thread; it has ended when this returns. It may be called again, and before `start`.
@@ -172,21 +169,13 @@ class Lane:
 
     # --- in its own
 
-    def is_open(self, run: int) -> bool:
-        """Whether a run is granted.
-
-        Args:
-            run: its index.
-        """
-        return run <= self._granted
-
     def wait_for(self, run: int) -> None:
         """Return when a run is granted.
 
         Args:
             run: its index.
         """
-        while run > self._granted:
+        while run > self.granted:
             self._this_turn.is_over.set()
             self._wait()
 

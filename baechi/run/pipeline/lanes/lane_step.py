@@ -3,6 +3,7 @@
 What crosses from one stage to another is cut for autograd (`parts`), whatever devices they lie on.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,14 +13,14 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.nodes import adopt, begin, renew
-from baechi.run.pipeline.graph.part import Part
 from baechi.run.pipeline.graph.parts import Parts
-from baechi.run.pipeline.lanes.ahead import Ahead, Sender
-from baechi.run.pipeline.lanes.gate import Gate
-from baechi.run.pipeline.lanes.route import Route, Sites
+from baechi.run.pipeline.lanes.ahead import HIDDEN, Ahead, Sender
+from baechi.run.pipeline.lanes.lane import Lane
+from baechi.run.pipeline.lanes.route import Route
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step.aliases import base_of, same_view, view_of_original
+from baechi.run.step.call_sites import Site
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -36,7 +37,7 @@ class LaneStep(Step):
         backend: the devices.
         runtime: the model's runtime.
         route: the way through the pipeline's runs.
-        gate: where it waits.
+        lane: the thread, which waits for grants.
         ahead: what is sent as soon as it is made.
         shared: what microbatches share.
         weights: those that are read on other devices.
@@ -52,19 +53,22 @@ class LaneStep(Step):
         backend: Any,
         runtime: Any,
         route: Route,
-        gate: Gate,
+        lane: Lane,
         ahead: Ahead,
         shared: SharedTensors,
         weights: WeightsElsewhere,
     ) -> None:
         super().__init__(backend, runtime)
         self.sites = runtime.call_sites()
-        self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
+        self.bare = frozenset(filter(backend.is_bare, backend.names))
         self.parts = Parts(backend)
         self._ready: Any = None
         self._route = route
-        self._gate = gate
-        self._places = Sites(route)
+        self._lane = lane
+        self._after, self._turn = "", 0
+        """The layer call that the code reached last, and how many functional ops it called since."""
+        self._calls: Counter[str] = Counter()
+        """How many of them by function, of those that the graph has."""
         self._sender = Sender(ahead)
         self._shared = shared
         self._weights = weights
@@ -73,12 +77,14 @@ class LaneStep(Step):
         call = super().reach(layer, args, kwargs)
         if self.inside is None:
             self.backend.spend("lane_layer", self.backend.host)
-            self._places.reached(call)
-            self._sender.reached(call)
-            given = list(tensors_in(args, kwargs))
-            if hidden := self._sender.hidden(given):
-                place_of, names = self.backend.place_of, self.backend.names
-                self._send(self._sender.of_hidden(call, [one for one in hidden if place_of(one) in names]))
+            self._after, self._turn = call, 0
+            self._calls.clear()
+            given, hidden = list(tensors_in(args, kwargs)), []
+            for one in given:
+                if self._sender.sites.get(one) is None and self.backend.place_of(one) in self.backend.names:
+                    hidden.append(one)
+            if hidden:
+                self._send(call, HIDDEN, hidden)
             self._go_to(call, given, None)
             self._shared.read(given)
         return call
@@ -91,7 +97,10 @@ class LaneStep(Step):
             place: where it runs.
             given: its arguments.
         """
-        node = self._places.node(name) if place in self.backend.names else None
+        node = None
+        if name in self._route.functions and place in self.backend.names:
+            node = self._route.node_at.get(Site(self._after, name, self._calls[name]))
+            self._calls[name] += 1
         self._go_to(node, given, place)
 
     def read_shared(self, given: Iterable[torch.Tensor]) -> None:
@@ -115,9 +124,9 @@ class LaneStep(Step):
 
     def _go_to(self, node: str | None, given: Iterable[torch.Tensor], place: str | None) -> None:
         run = None if node is None else self._route.run_of.get(node)
-        if run is not None and not self._gate.is_open(run):
+        if run is not None and run > self._lane.granted:
             self.parts.enter(None)  # what this part made is there when its stretch of the code is over
-            self._gate.wait_for(run)
+            self._lane.wait_for(run)
         if not torch.is_grad_enabled():
             return
         if (stage := None if run is None else self._route.stage_of_run[run]) is None:
@@ -126,10 +135,8 @@ class LaneStep(Step):
         if stage is not None:
             self.parts.enter(self.parts.part_for(stage, self._route.place_of_stage[stage], given))
         elif given:
-            self.parts.enter(self.parts.part_at(place or self._place_now(), given))
-
-    def _place_now(self) -> str:
-        return self.backend.host if self.parts.now is None else self.parts.now.place
+            now = self.backend.host if self.parts.now is None else self.parts.now.place
+            self.parts.enter(self.parts.part_at(place or now, given))
 
     def leave(self) -> None:
         """The code is over: copies are needed no more, and what comes is recorded in no part."""
@@ -142,59 +149,56 @@ class LaneStep(Step):
     def is_apart(self, given: Iterable[torch.Tensor]) -> bool:
         if not torch.is_grad_enabled():
             return False
-        return any(self.parts.maker_of(tensor) is not None for tensor in given)
+        here = (None, self.parts.now)
+        return any(self.parts.part_of(tensor) not in here for tensor in given)
 
     def here(self, lies_here: Callable[[torch.Tensor], bool]) -> Callable[[torch.Tensor], bool]:
         if not torch.is_grad_enabled():
             return lies_here
-        maker_of = self.parts.maker_of
-        return lambda tensor: lies_here(tensor) and maker_of(tensor) is None
+        parts = self.parts
+        return lambda tensor: lies_here(tensor) and parts.part_of(tensor) in (None, parts.now)
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         maker, here = None, self.backend.place_of(tensor)
         if torch.is_grad_enabled():
-            maker = self.parts.maker_of(tensor)
+            maker = self.parts.part_of(tensor)
+            if maker is self.parts.now:
+                maker = None
             if maker is None and here != place:
                 maker = self._weights.home(tensor, self.parts)
-        elif here != place and tensor.requires_grad and not self._weights.knows(tensor):
+        elif here != place and tensor.requires_grad and id(tensor) not in self._weights.homes:
             return self._copied(tensor, here, place)  # what code that records reads there, without its alias
         if maker is None:
-            first = self._first_of(tensor)
-            self._note_read(first, here, place)
-            with self._behind(first, here):
+            with self._behind(self._first_of(tensor), here, place):
                 return super().bring(tensor, place)
-        slots = self._copies_of(tensor)
-        key = (place, *writes_of(tensor), self.parts.now)
-        copy = slots.get(key)
-        if copy is None or copy.version != version_of(copy.tensor):
-            alias = self._alias(tensor, maker, place)
-            copy = slots[key] = Copy(alias, None, version_of(alias))
-        return copy.tensor
-
-    def _alias(self, tensor: torch.Tensor, maker: Part, place: str) -> torch.Tensor:
         part = self.parts.now
+        slots = self._copies_of(tensor)
+        key = (place, *writes_of(tensor), part)
+        copy = slots.get(key)
+        if copy is not None and copy.version == version_of(copy.tensor):
+            return copy.tensor
         if part is None or part.number in maker.above:
             raise BaechiError(
                 f"code on {place} reads a tensor that follows from what it makes itself: the model's code "
                 "took another path than when it was profiled. Give an example of each path (examples=[...])"
             )
-        here = self.backend.place_of(tensor)
         self.backend.spend("boundary", place)
         cut = self.parts.cut(tensor, maker, here, place)
         with torch.no_grad():
             data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
             data = data.detach()  # what other parts read, too, gets no history
-        return begin(self.parts.handle, data, cut)
+        alias = begin(self.parts.handle, [data], cut)
+        slots[key] = Copy(alias, None, version_of(alias))
+        return alias
 
     def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
         """The copy of a tensor on another device, or a view of the copy of what it is a view of."""
-        if self._weights.knows(tensor):
+        if id(tensor) in self._weights.homes:
             return self._weights.copied(tensor, place)
         first = self._sender.first_of(tensor)
-        self._note_read(first, here, place)
-        with self._behind(first, here):
+        with self._behind(first, here, place):
             copied = super().bring(self._plain(first), place)
-        return same_view(tensor, first, copied)
+        return copied if first is tensor else same_view(tensor, first, copied)
 
     def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         first = self._first_of(tensor)
@@ -209,8 +213,15 @@ class LaneStep(Step):
         return tensor if first.requires_grad else first
 
     @contextmanager
-    def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
-        """Within this context, a transfer waits for what made a tensor, not for all that was issued since."""
+    def _behind(self, tensor: torch.Tensor, here: str, reader: str | None = None) -> Iterator[None]:
+        """Within this context, a transfer waits for what made a tensor, not for all that was issued since.
+
+        Where code on another device reads it now, later microbatches send it there at once.
+        """
+        names = self.backend.names
+        if reader is not None and here != reader and here in names and reader in names:
+            if reader not in self.runtime.plan.cluster.on_host:
+                self._sender.read(tensor, reader)
         mark = mark_of(tensor)
         self._ready = self._weights.ready(tensor, here)
         if self._ready is None and mark is not None and not mark.writes:  # else it may be written later
@@ -233,7 +244,7 @@ class LaneStep(Step):
 
     def send_ahead(self, call: str, result: Any) -> None:
         super().send_ahead(call, result)
-        self._send(self._sender.of_layer(call, result))
+        self._send(call, 0, result)
 
     def made(self, result: Any) -> None:
         """Send it to the devices that read it in other microbatches.
@@ -243,18 +254,14 @@ class LaneStep(Step):
         Args:
             result: what a functional op, or an `autograd.Function`, returned.
         """
-        self._send(self._sender.of_function(result))
+        self._turn += 1
+        self._send(self._after, self._turn, result)
 
-    def _send(self, made: Iterable[tuple[torch.Tensor, tuple[str, ...]]]) -> None:
-        for tensor, places in made:
+    def _send(self, after: str, turn: int, result: Any) -> None:
+        for tensor, places in self._sender.made(after, turn, result):
             self.parts.note(tensor, self.backend.place_of(tensor))
             if places:
                 self.push(tensor, places)
-
-    def _note_read(self, tensor: torch.Tensor, here: str, place: str) -> None:
-        names, on_host = self.backend.names, self.runtime.plan.cluster.on_host
-        if here != place and here in names and place in names and place not in on_host:
-            self._sender.read(tensor, place)
 
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
         with self._behind(tensor, self.backend.place_of(tensor)):
@@ -277,8 +284,8 @@ class LaneStep(Step):
         return Loans(self.backend, partial(self.know, place), self.write_back, self.view_of)
 
     def write_back(self, original: torch.Tensor, copied: torch.Tensor, *, unsaid: bool) -> None:
-        maker = self.parts.maker_of(original) if torch.is_grad_enabled() else None
-        if maker is None:
+        maker = self.parts.part_of(original) if torch.is_grad_enabled() else None
+        if maker in (None, self.parts.now):
             write_back(self.backend, original, copied, unsaid=unsaid)
             return
         place = self.backend.place_of(original)
@@ -286,8 +293,8 @@ class LaneStep(Step):
         if base is original and self.backend.place_of(copied) == place:
             adopt(original, copied)  # they share the memory
             return
-        maker = self.parts.maker_of(base)
-        if maker is not None:
+        maker = self.parts.part_of(base)
+        if maker is not None and maker is not self.parts.now:
             renew(self.parts.handle, base, self.parts.cut(base, maker, place, place))
         write_back(self.backend, original, copied, unsaid=unsaid)
 

@@ -63,18 +63,24 @@ class OwnState:
         self._known = known
         self.learns = known.tables is None
         named = dict(model.named_modules())
-        values = {name: values_of_user(module) for name, module in named.items()}
-        self._modules = {id(module): module for module in named.values()}
-        self._attributes = [_Attributes(module) for module in self._modules.values()]
+        self._modules: dict[int, nn.Module] = {}
+        self._attributes: list[tuple[nn.Module, list[str], list[Any]]] = []
+        """By module, its attributes, and what they were before the step."""
+        values: dict[str, list[tuple[str, Any]]] = {}
+        for name, module in named.items():
+            values[name] = values_of_user(module)
+            self._modules[id(module)] = module
+            self._attributes.append((module, list(vars(module)), list(vars(module).values())))
         users = state_of_user(named, values)
-        self._users = {_key_of(table) for table in users.all}
+        self._users = set(map(_key_of, users.all))
         self.generators = users.generators
         self._before: dict[int, tuple[Any, Any]] = {}
-        for table in attribute_tables(model) if known.tables is None else known.tables:
+        for table in (*(attribute_tables(model) if known.tables is None else known.tables), *users.all):
             self._watch(table)
-        for table in users.all:
-            self._watch(table)
-        self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
+        self._written: list[dict[int, Any]] = []
+        """By microbatch, what tables that it wrote hold."""
+        for _ in range(microbatches):
+            self._written.append({})
         self._ever: dict[int, Any] = {}  # also what is put back before the step is over
         self._set: dict[int, nn.Module] = {}
         self.tensors = SharedTensors(named, values, users.tables, layers)
@@ -82,7 +88,8 @@ class OwnState:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Within this context tasks may run. It may be entered again, for those of `backward()`."""
-        self._before = {key: (table, content_of(table)) for key, (table, _) in self._before.items()}
+        for key, (table, _) in self._before.items():
+            self._before[key] = table, content_of(table)
         self.tensors.begin()
         with attribute_writes(self._told):
             yield
@@ -134,7 +141,11 @@ class OwnState:
         if self.learns:
             own = {id(vars(module)) for module in self._modules.values()} | self._users
             self._known.tables = [table for key, table in self._ever.items() if key not in own]
-        changed = [name for attributes in self._attributes for name in attributes.changed()]
+        changed: list[str] = []
+        for module, names, values in self._attributes:
+            own_now = vars(module)
+            if len(own_now) != len(values) or not all(map(is_, own_now.values(), values)):
+                changed += _changed(module, dict(zip(names, values, strict=True)))
         changed += self.tensors.unseen(self._modules.values())
         if changed:
             self._known.tables = None  # the next step learns it
@@ -160,23 +171,11 @@ class OwnState:
                 self._watch(table)
 
 
-class _Attributes:
-    """The attributes of a module as they were before a step."""
-
-    __slots__ = ("_keys", "_module", "_values")
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._keys, self._values = list(vars(module)), list(vars(module).values())
-
-    def changed(self) -> list[str]:
-        """The attributes that are not as they were, in words."""
-        own = vars(self._module)
-        if len(own) == len(self._values) and all(map(is_, own.values(), self._values)):
-            return []
-        before = dict(zip(self._keys, self._values, strict=True))
-        names = [n for n in {**before, **own} if before.get(n, before) is not own.get(n, own)]
-        return [f"{type(self._module).__name__}.{name}" for name in names]
+def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
+    """The attributes of a module that are not as they were, in words."""
+    own = vars(module)
+    names = [name for name in {**before, **own} if before.get(name, before) is not own.get(name, own)]
+    return [f"{type(module).__name__}.{name}" for name in names]
 
 
 def _key_of(table: Any) -> int:

@@ -53,37 +53,3 @@ class Route:
                 layer, run = plan.graph.module_of(node), self.run_of.get(node)
                 self.run_of_layer[layer] = run if self.run_of_layer.get(layer, run) == run else None
         self.functions = frozenset(site.function for site in self.node_at)
-
-
-class Sites:
-    """Where a microbatch has come to in the model's code.
-
-    Args:
-        route: the way.
-    """
-
-    def __init__(self, route: Route) -> None:
-        self._route = route
-        self._after = ""
-        self._calls: Counter[str] = Counter()
-
-    def reached(self, call: str) -> None:
-        """Note that the code reaches a layer.
-
-        Args:
-            call: its name, with the number of its call.
-        """
-        self._after = call
-        self._calls.clear()
-
-    def node(self, function: str) -> str | None:
-        """Note that the code reaches a functional op on a device. Returns its node, if the graph has one.
-
-        Args:
-            function: its name.
-        """
-        if function not in self._route.functions:
-            return None
-        site = Site(self._after, function, self._calls[function])
-        self._calls[function] += 1
-        return self._route.node_at.get(site)

@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 from baechi.errors import UNSPLIT_CURE, BaechiError
+from baechi.run.binding import BINDING
+from baechi.run.guards.refusal import DEVICE_MAP
 from baechi.torchlib.modules.tables import content_of
 from baechi.torchlib.private.modules import buffer_table, forward_pre_hooks, parameter_table
 from baechi.torchlib.private.tensors import write_count
 
-_TORCHS = frozenset(vars(nn.Module()))
-"""The attributes that every module has."""
+_NO_USERS = frozenset([*vars(nn.Module()), BINDING, DEVICE_MAP])
+"""The attributes that every module has, and what `distribute` puts beside them."""
 
 _HOOKS = tuple([key for key in vars(nn.Module()) if key.endswith("_hooks")])
 
@@ -63,6 +65,10 @@ class SharedTensors:
         values: what `values_of_user` found in each.
         tables: by name of the attribute that leads there, containers and attributes of objects.
         layers: by module that is a layer, its run; None if it has several.
+
+    Attributes:
+        run: what runs now; None for nothing, and in backward.
+        written: what tasks wrote.
     """
 
     def __init__(
@@ -81,15 +87,19 @@ class SharedTensors:
         self._places: dict[int, int] = {}
         self._replaced: set[int] = set()
         self._read: set[tuple[_Owner, Any]] = set()  # elsewhere than in its own run
-        self._written: set[tuple[_Owner, Any]] = set()
+        self.written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
         for name, module in modules.items():
-            owner = _Owner(name, _run_of(name, layers), bool(forward_pre_hooks(module)))
+            layer = name
+            while layer and layer not in layers:  # what it is a part of
+                layer = layer.rpartition(".")[0]
+            owner = _Owner(name, layers.get(layer), bool(forward_pre_hooks(module)))
             self._modules[id(module)] = owner
             self._list(owner, parameter_table(module).items())
             self._list(owner, values[name])
             self._list(owner, buffer_table(module).items(), _BUFFERS)
-            self._buffers.update([((id(module), key), it) for key, it in buffer_table(module).items()])
+            for key, value in buffer_table(module).items():
+                self._buffers[id(module), key] = value
         for name, table in tables:
             content = content_of(table)
             self._list(
@@ -116,12 +126,12 @@ class SharedTensors:
         Args:
             modules: of these.
         """
-        return [
-            f"{type(module).__name__}.{key}"
-            for module in modules
-            for key, value in buffer_table(module).items()
-            if self._buffers.get((id(module), key)) is not value
-        ]
+        found = []
+        for module in modules:
+            for key, value in buffer_table(module).items():
+                if self._buffers.get((id(module), key)) is not value:
+                    found.append(f"{type(module).__name__}.{key}")
+        return found
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note what the model's code reads, outside of layers.
@@ -170,9 +180,10 @@ class SharedTensors:
         Raises:
             BaechiError: another one has.
         """
-        others = [
-            owner.name for owner, group in self._written if group is _BUFFERS and owner.name not in writers
-        ]
+        others = []
+        for owner, group in self.written:
+            if group is _BUFFERS and owner.name not in writers:
+                others.append(owner.name)
         if others:
             raise BaechiError(
                 f"{min(others)} writes its buffers where gradients are on, and not where they are off. So "
@@ -208,11 +219,11 @@ class SharedTensors:
             )
         if run != entry.owner.run:
             raise _refusal(entry, "is written in forward, and not in the one stretch of code of its layer")
-        self._written.add((entry.owner, entry.group))
+        self.written.add((entry.owner, entry.group))
         self._check(entry)
 
     def _check(self, entry: _Entry) -> None:
-        if (entry.owner, entry.group) in self._read & self._written:
+        if (entry.owner, entry.group) in self._read & self.written:
             raise _refusal(entry, "is written by its layer in forward, and read in another stretch of code")
 
 
@@ -235,15 +246,12 @@ def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
         module: the module.
     """
     own = vars(module)
-    found = [pair for pair in own.items() if pair[0] not in _TORCHS and type(pair[1]) not in _SCALARS]
+    found = []
+    for key, value in own.items():
+        if key not in _NO_USERS and type(value) not in _SCALARS:
+            found.append((key, value))
     for key in _HOOKS:
-        if hooks := own.get(key):
-            found += [(key, hook) for hook in hooks.values()]
+        for hook in (own.get(key) or {}).values():
+            if type(hook) not in _SCALARS:
+                found.append((key, hook))
     return found
-
-
-def _run_of(name: str, layers: Mapping[str, int | None]) -> int | None:
-    """The run of the layer that a module is, or is a part of."""
-    while name and name not in layers:
-        name = name.rpartition(".")[0]
-    return layers.get(name)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from baechi.torchlib.modules.as_found import Keeper
-from baechi.torchlib.modules.tables import SMALL_BYTES, Numbers, numbers_of
+from baechi.torchlib.modules.tables import SMALL_BYTES, numbers_of
 from baechi.torchlib.private.modules import buffer_table
 
 
@@ -18,18 +18,13 @@ class UserState:
 
     Args:
         tables: containers and attributes of objects, with the attribute that leads there.
-        arrays: small arrays that are no tensors.
         generators: those of random numbers, without the caller's.
+        all: the tables, and small arrays that are no tensors.
     """
 
     tables: list[tuple[str, Any]] = field(default_factory=list)
-    arrays: list[Numbers] = field(default_factory=list)
     generators: list[torch.Generator] = field(default_factory=list)
-
-    @property
-    def all(self) -> list[Any]:
-        """The tables and arrays."""
-        return [*(table for _, table in self.tables), *self.arrays]
+    all: list[Any] = field(default_factory=list)
 
 
 def state_of_user(
@@ -41,19 +36,24 @@ def state_of_user(
         modules: a model's modules, by name.
         values: what `values_of_user` found in each.
     """
-    state, keeper = UserState(), Keeper("none")
-    keeper.seen.update({id(module): module for module in modules.values()})
+    state = UserState()
+    if not any(values.values()):
+        return state
+    keeper = Keeper("none")
+    for module in modules.values():
+        keeper.seen[id(module)] = module
     for name, found in values.items():
         for key, value in found:
             known = len(keeper.containers)
             keeper.keep(value)
-            path = f"{name}.{key}".lstrip(".")
-            state.tables += [(path, table) for table, _ in keeper.containers[known:]]
+            for table, _ in keeper.containers[known:]:
+                state.tables.append((f"{name}.{key}".lstrip("."), table))
+                state.all.append(table)
     for item in keeper.seen.values():
         if issubclass(type(item), torch.Generator) and item is not torch.default_generator:
             state.generators.append(item)
         elif (numbers := numbers_of(item)) is not None and numbers.size_bytes <= SMALL_BYTES:
-            state.arrays.append(numbers)
+            state.all.append(numbers)
     return state
 
 

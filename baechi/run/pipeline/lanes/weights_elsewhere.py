@@ -9,7 +9,6 @@ with all that was issued to it later. From the second step on the copy is sent w
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +46,9 @@ class WeightsElsewhere:
         backend: the devices.
         ahead: what is sent as soon as it can be.
         is_unwritten: whether no task has written a tensor of the model yet.
+
+    Attributes:
+        homes: by `id` of a weight, where the graph has it.
     """
 
     def __init__(
@@ -57,15 +59,23 @@ class WeightsElsewhere:
         ahead: Ahead,
         is_unwritten: Callable[[torch.Tensor], bool],
     ) -> None:
-        self._model, self._route, self._backend = model, route, backend
+        self.homes: dict[int, _Home] = {}
+        self._route, self._backend = route, backend
         self._ahead, self._is_unwritten = ahead, is_unwritten
-        self._begun = {name: backend.record(backend.compute_stream(name)) for name in backend.names}
+        self._begun: dict[str, Any] = {}
         self._copies: dict[tuple[Any, ...], Copy] = {}
         self._read: dict[tuple[str, str], None] = {}
+        for device in backend.names:
+            self._begun[device] = backend.record(backend.compute_stream(device))
+        weights: dict[str, torch.Tensor] = {}
+        for name, weight in model.named_parameters(remove_duplicate=False):
+            if weight.requires_grad and not isinstance(weight, SplitTensor):
+                weights[name] = weight
+                if name in route.stage_of_weight:
+                    self.homes[id(weight)] = _Home(name, route.stage_of_weight[name])
         for name, place in ahead.weights if torch.is_grad_enabled() else ():
-            weight = self._weights.get(name)
-            if weight is not None and backend.place_of(weight) != place:
-                self._send(weight, place)
+            if name in weights and backend.place_of(weights[name]) != place:
+                self._send(weights[name], place)
 
     def ready(self, tensor: torch.Tensor, place: str) -> Any:
         """The event after which a tensor of the model may be read; None if a task may have written it.
@@ -83,12 +93,12 @@ class WeightsElsewhere:
             tensor: any tensor, read by the part of now on another device.
             parts: the microbatch's.
         """
-        known, now = self._home_of.get(id(tensor)), parts.now
-        home = None if known is None else parts.stage(known.stage)
+        known, now = self.homes.get(id(tensor)), parts.now
+        home = None if known is None else parts.of_stage.get(known.stage)
         if known is None or home is None or now is None or now.number in home.above:
             return None
         later = self._route.gradients_from[known.stage]  # else the list may name them later
-        return home if any(parts.stage(reader) is now for reader in later) else None
+        return home if any(parts.of_stage.get(reader) is now for reader in later) else None
 
     def stage_of(self, given: Sequence[torch.Tensor], place: str | None) -> int | None:
         """The stage that owns what a function without a node is given: a view of a weight is its own.
@@ -103,19 +113,12 @@ class WeightsElsewhere:
         Returns:
             None unless all are weights of one stage there.
         """
-        homes = {self._home_of[id(one)].stage for one in given if id(one) in self._home_of}
-        if len(homes) != 1 or not all(self.knows(one) for one in given):
+        homes = [self.homes.get(id(one)) for one in given]
+        stages = {home.stage for home in homes if home is not None}
+        if len(stages) != 1 or None in homes:
             return None
-        (stage,) = homes
+        (stage,) = stages
         return stage if self._route.place_of_stage[stage] == place else None
-
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one of the weights.
-
-        Args:
-            tensor: any tensor.
-        """
-        return id(tensor) in self._home_of
 
     def copied(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         """A weight's copy on a device, which work issued there from now on may read.
@@ -124,7 +127,7 @@ class WeightsElsewhere:
             tensor: a weight that has a home.
             place: the device.
         """
-        self._read[self._home_of[id(tensor)].name, place] = None
+        self._read[self.homes[id(tensor)].name, place] = None
         copy = self._copies.get((id(tensor), place, *writes_of(tensor)))
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
             copy = self._send(tensor, place)
@@ -145,16 +148,3 @@ class WeightsElsewhere:
             copy = Copy(*depart(tensor.detach(), self._backend, place, self.ready(tensor, here)))
         self._copies[id(tensor), place, *writes_of(tensor)] = copy
         return copy
-
-    @cached_property
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {
-            name: weight
-            for name, weight in self._model.named_parameters(remove_duplicate=False)
-            if weight.requires_grad and not isinstance(weight, SplitTensor)
-        }
-
-    @cached_property
-    def _home_of(self) -> dict[int, _Home]:
-        known = self._route.stage_of_weight
-        return {id(it): _Home(name, known[name]) for name, it in self._weights.items() if name in known}

@@ -1,0 +1,101 @@
+"""Batches of a kind that was split before: how they are divided is found once, and done again.
+
+A kind is a model's signature, and what its tensors are shaped like. What may need another look at each call
+(containers, objects, arrays, tensors of other layouts, what a function divides) has no kind.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.splitting import Parted, Split, chunks, dimensions, is_own, sizes_of
+
+_TENSORS = (torch.Tensor, nn.Parameter)
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def kind_of(model: nn.Module, inputs: Inputs) -> Hashable:
+    """What batches have in common that are divided alike; None if that is not known without a look at each.
+
+    Args:
+        model: the model.
+        inputs: the batch.
+    """
+    said: list[Any] = [vars(model).get("forward"), len(inputs.args), *inputs.kwargs]
+    seen: set[int] = set()
+    for value in (*inputs.args, *inputs.kwargs.values()):
+        kind = type(value)
+        if (
+            kind in _TENSORS
+            and value.layout is torch.strided
+            and not value.is_nested
+            and id(value) not in seen
+        ):
+            seen.add(id(value))
+            said.append(tuple(value.shape))
+        elif kind in _PLAIN:
+            said.append(kind)
+        else:
+            return None
+    return tuple(said)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How batches of a kind are divided.
+
+    Args:
+        rows: how many they have.
+        dims: by place among the values that a call is handed, the dimension of its rows; None for whole.
+        divided, whole: see `Parted`.
+    """
+
+    rows: int
+    dims: tuple[int | None, ...]
+    divided: tuple[str, ...]
+    whole: tuple[str, ...]
+
+    @classmethod
+    def learned(cls, model: nn.Module, inputs: Inputs, parts: Parted, split: Split) -> "Cuts | None":
+        """From a batch that was divided.
+
+        Args:
+            model: the model.
+            inputs: the batch; it has a kind.
+            parts: the same in parts.
+            split: what was said of it.
+
+        Returns:
+            None if a function divides it.
+        """
+        if any(map(is_own, split.values())):
+            return None
+        rows = sum(parts.rows)
+        return cls(rows, tuple(dimensions(model, inputs, rows, split)), parts.divided, parts.whole)
+
+    def parted(self, inputs: Inputs, microbatches: int) -> Parted:
+        """Divide a batch of the kind.
+
+        Args:
+            inputs: the batch.
+            microbatches: into how many parts; there are as many rows at least.
+        """
+        sizes, grad = sizes_of(self.rows, microbatches), torch.is_grad_enabled()
+        columns, leaves = [], []
+        for value, dim in zip((*inputs.args, *inputs.kwargs.values()), self.dims, strict=True):
+            if isinstance(value, torch.Tensor):
+                each = chunks(value, dim, sizes, grad=grad)
+                columns.append(each)
+                if grad and value.requires_grad:
+                    leaves.append((value, dim, each))
+            else:
+                columns.append((value,) * microbatches)
+        parts, by_place = [], len(inputs.args)
+        for here in zip(*columns, strict=True):
+            kwargs = dict(zip(inputs.kwargs, here[by_place:], strict=True))
+            parts.append(Inputs(*here[:by_place], **kwargs))
+        return Parted(tuple(parts), sizes, tuple(leaves), self.divided, self.whole, is_plain=True)
