@@ -8,6 +8,7 @@ from baechi.cost.memory import footprints_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.place.group_bytes import GroupBytes
+from baechi.place.launchable import launchable
 from baechi.records import Candidate, Cluster, LayerGraph, Link, Plan
 
 ANYWHERE = -1
@@ -162,7 +163,7 @@ class Problem:
         Args:
             placer: the placer that chose it.
             device_of: by group, its device.
-            order: all layers in topological order.
+            order: all layers in topological order; the plan has the nearest order in which they can launch.
             note: anything unusual that happened, for the user.
         """
         names, group_of, devices = self.indexed.names, self.indexed.group_of, self.cluster.names
@@ -170,7 +171,7 @@ class Problem:
             self.graph,
             self.cluster,
             {name: devices[device_of[group]] for name, group in zip(names, group_of, strict=True)},
-            tuple([names[layer] for layer in order]),
+            tuple([names[layer] for layer in launchable(self.indexed, order)]),
             placer=placer,
             candidates=(Candidate(placer, note=note),) if note else (),
         )

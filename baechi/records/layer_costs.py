@@ -181,6 +181,11 @@ class LayerCosts(AbstractAttributes):
         "text",
         "Whose memory it writes in place that others read: `'given'` to it, or `'other'`; none if empty.",
     ] = ""
+    as_reached: Annotated[
+        bool,
+        "flag",
+        "It launches where the code reaches it: it draws numbers, or writes memory that it did not make.",
+    ] = False
     reaches: Annotated[bool, "flag", "It reads what it was not given: in an object, in another module."] = (
         False
     )

@@ -153,7 +153,9 @@ class Builder:
                 self._join_holder(draft.name, state)  # as a weight of its own would
             self.unplaced.take_in(draft, [use.storage], number)
             self._read(draft.name, use, brought=layer is None or not (own or binds))
+        draft.as_reached |= op.draws
         for use in op.writes:
+            draft.as_reached |= use.storage.index not in draft.made
             self._write(draft, use.storage, number)
         for use in op.makes:
             state = self.states[use.storage.index]

@@ -34,6 +34,7 @@ class Draft:
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: how many it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
+        as_reached: whether it draws random numbers, or writes memory that it did not make.
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
         arithmetic: of each operation that has some, its flops and moved bytes.
@@ -69,6 +70,7 @@ class Draft:
     second_grad_bytes: int = 0
     kernels: int = 0
     writes: str = ""
+    as_reached: bool = False
     reaches: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
@@ -179,6 +181,8 @@ class Draft:
             attributes["runs_again"] = dict(self.runs_again)
         if self.writes:
             attributes["writes"] = self.writes
+        if self.as_reached:
+            attributes["as_reached"] = True
         if self.reaches:
             attributes["reaches"] = True
         if self.weights:

@@ -223,14 +223,20 @@ class _Operations(TorchDispatchMode):
         if makes or written or (kernel and result is None):  # a check makes nothing, and takes its time
             work = flops_of(func, args, kwargs, result), kernel
             there = _where_it_runs(facts, args, given, reads)
-            self._note(func, (there, written, makes), (given, made or writing), work)
+            called = args, kwargs
+            self._note(func, called, (there, written, makes), (given, made or writing), work)
         if waits and not (watch.function is not None and watch.function.name == LIST):
             kernels = 0 if makes else int(kernel)
             watch.trace.events.append(HostWait(makes or reads, kernels))
         return result
 
     def _note(
-        self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], work: tuple[int, bool]
+        self,
+        func: Any,
+        called: tuple[Any, Any],
+        uses: tuple[Any, Any, Any],
+        tensors: tuple[Any, Any],
+        work: tuple[int, bool],
     ) -> None:
         watch, (reads, writes, makes), (given, made), (flops, kernel) = self.watch, uses, tensors, work
         assert watch.call is not None
@@ -252,6 +258,7 @@ class _Operations(TorchDispatchMode):
                 kernel=kernel,
                 sequence=next_sequence_number(),
                 region=watch.checkpointed(),
+                draws=draws(func, *called),
             )
         )
 

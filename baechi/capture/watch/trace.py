@@ -166,6 +166,7 @@ class Op:
         kernel: whether it computes something; making room does not.
         sequence: the number that the next autograd node gets; the operation's own has the one before.
         region: of the regions that the code checkpoints, the one that it is in, counted from 1; 0 for none.
+        draws: whether it draws random numbers.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Op:
     kernel: bool
     sequence: int
     region: int = 0
+    draws: bool = False
 
     @property
     def brings(self) -> bool:
