@@ -10,7 +10,7 @@ from torch import nn
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.inputs import Inputs
-from baechi.run.binding import BINDING, Binding, binding_of
+from baechi.run.binding import BINDING, Binding
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
@@ -32,7 +32,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.compiler import is_in_compiled_model
-from baechi.torchlib.private.modes import function_modes
+from baechi.torchlib.private.modes import function_mode_count, function_modes
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -106,7 +106,7 @@ def call_split_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     Returns:
         What the layer returns; on the inputs' device if called outside a step, unless outputs stay.
     """
-    runtime = _binding(module).runtime
+    runtime = module.__dict__[BINDING].runtime
     return _call(module, args, kwargs, functools.partial(run_tiles, module, runtime))
 
 
@@ -158,7 +158,8 @@ def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwarg
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in this thread's open step, or in a new step."""
-    runtime = _binding(module).runtime
+    binding: Binding = module.__dict__[BINDING]
+    runtime = binding.runtime
     if current_graph_task_id() != -1:
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
@@ -166,11 +167,12 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     refuse_tracing(module)
     if is_in_compiled_model(module):
         tell_compiled(module)
-    force((args, kwargs), "another model takes values")
-    settled(module, _binding(module))
-    if runtime.cuts and _binding(module).name == ROOT:
+    if function_mode_count():  # in the code of another model, perhaps
+        force((args, kwargs), "another model takes values")
+    settled(module, binding)
+    if runtime.cuts and binding.name == ROOT:
         meet_replicas(module, runtime)
-    split = runtime.microbatches if _binding(module).name == ROOT else None
+    split = runtime.microbatches if binding.name == ROOT else None
     if split is not None:
         run = functools.partial(with_loss, run, split.loss)
     called = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
@@ -180,7 +182,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     try:
         return left_as_before(called)
     except RuntimeError as error:
-        why = "" if isinstance(error, BaechiError) else why_elsewhere(module, _binding(module))
+        why = "" if isinstance(error, BaechiError) else why_elsewhere(module, binding)
         if why:
             raise BaechiError(f"{why}. (The call failed: {error})") from error
         raise
@@ -195,12 +197,17 @@ def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], a
             step.reorder.finish()
         if runtime.outputs_stay:
             return in_parts(result, runtime.backend, None)
-        with runtime.aside():
+        glue = runtime.glue
+        assert glue is not None
+        depth = glue.leave()  # what brings outputs home is no code of the model
+        try:
             return step.bring_home(result, (args, kwargs))
+        finally:
+            glue.come_back(depth)
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    runtime = _binding(module).runtime
+    runtime = module.__dict__[BINDING].runtime
     glue = runtime.glue
     assert glue is not None
     if glue.step.reorder is not None:
@@ -222,9 +229,3 @@ def _in_step(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **k
     glue = runtime.glue
     assert glue is not None
     return run_layer(module, runtime, glue, runtime.facts_of(module, seat), args, kwargs)
-
-
-def _binding(module: nn.Module) -> Binding:
-    binding = binding_of(module)
-    assert binding is not None
-    return binding

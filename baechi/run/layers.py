@@ -40,7 +40,7 @@ def run_layer(
         What it returns, on its device; or deferred tensors, if it has to wait for its turn.
     """
     name, step = facts.name, glue.step
-    turn, call = step.next_turn(), step.reach(name, args, kwargs)
+    turn, call = next(step.turns), step.reach(name, args, kwargs)
     if step.inside is not None:
         return _inside_another(module, runtime, glue, facts, call, turn, args, kwargs)
     launch = functools.partial(_launch, module, runtime, glue, facts, call, turn)
@@ -84,7 +84,8 @@ def _launch(
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
-        here = tensors is not None and all(map(step.here(facts.lies_here), tensors))
+        lies_here = facts.lies_here if step.boundary is None else step.boundary.here(facts.lies_here)
+        here = tensors is not None and all(map(lies_here, tensors))
         if here or (tensors is not None and _may_be_copies(facts, module, args, kwargs, tensors)):
             result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
         else:

@@ -89,7 +89,8 @@ class Runtime:
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.outputs_stay = plan.graph.outputs_stay
         """Whether outputs stay where they were made; else they go to where the inputs lie."""
-        self._moves = moves_of(plan)
+        self.moves = moves_of(plan)
+        """The functional ops that the plan places elsewhere than what they follow."""
         self.measure: Callable[[], Timeline] | None = None
         self._thread = _Thread()
 
@@ -163,10 +164,6 @@ class Runtime:
         spend = functools.partial(backend.spend, work, backend.host)
         return Schedule(self.order, launcher, self.outcomes, glue, spend)
 
-    def call_sites(self) -> CallSites | None:
-        """Where a new step has come to in the code; None if the plan places no functional op by itself."""
-        return CallSites(self._moves) if self._moves else None
-
     def aside(self) -> AbstractContextManager[None]:
         """Within this context the glue mode of the open step is off: what runs is no code of the model."""
         glue = self._thread.glue
@@ -184,12 +181,13 @@ class Runtime:
         glue = GlueMode(step)
         try:
             with self.backend.step() as self.measure:
-                self.backend.spend("step", self.backend.host)
+                if self.measure is not None:
+                    self.backend.spend("step", self.backend.host)
                 self._thread.glue = glue
                 step.reorder = schedule = self.schedule(glue, root)
-                step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
+                step.bare = frozenset(filter(self.backend.is_bare, self.backend.names))
                 step.swift = step.short and schedule is None
-                step.sites = self.call_sites()
+                step.sites = CallSites(self.moves) if self.moves else None
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with views_replayed(), glue, entrances_watched(glue):
@@ -199,7 +197,8 @@ class Runtime:
                             yield from self._scheduled(step, schedule)
                 finally:
                     self.full = step.full
-                    step.close()
+                    if self.backend.outstanding:
+                        step.close()
         finally:
             self._thread.glue = None
 

@@ -198,7 +198,7 @@ def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any
     with glue.off():
         place = step.backend.place_of(outputs[0])
         join = functools.partial(join_at, step.backend, place)
-        made = unjoined(outputs, tiled.dimension.axis, join, place, step.next_turn())
+        made = unjoined(outputs, tiled.dimension.axis, join, place, next(step.turns))
     return glue.joined(made) if function_code.depth else made  # what a Function returns, autograd has to know
 
 

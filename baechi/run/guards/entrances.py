@@ -92,8 +92,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         args = (_in_a_step(args[0], wholes=True), *args[1:])
     if mode is not None:
         args = mode.joined(args)
-        with mode.off():
-            args = mode.step.take_in(args)
+        if mode.step.boundary is not None:
+            with mode.off():
+                args = mode.step.boundary.take_in(args)
     function_code.depth += 1
     try:
         result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)
@@ -101,8 +102,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         function_code.depth -= 1
     if mode is not None:
         return_home(cls, args, result, mode.step.runtime)
-        with mode.off():
-            mode.step.made(result)
+        if mode.step.boundary is not None:
+            with mode.off():
+                mode.step.boundary.made(result)
     return result
 
 

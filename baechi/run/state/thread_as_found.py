@@ -60,11 +60,16 @@ def _settings() -> _Pairs:
     )
 
 
+@cache
+def _questions() -> tuple[Callable[[], Any], ...]:
+    return tuple([ask for ask, _ in _settings()])
+
+
 class ThreadAsFound:
     """The settings and modes of the calling thread, as they are now."""
 
     def __init__(self) -> None:
-        self._before = [ask() for ask, _ in _settings()]
+        self._before = [*map(call, _questions())]
 
     def put_back(self) -> None:
         """Set those that differ. It may be interrupted, and done again."""

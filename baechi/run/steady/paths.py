@@ -3,20 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_full_only = 0
+full_only = 0
+"""In how many contexts of `full_path_only` the process is."""
 
 
 @contextmanager
 def full_path_only() -> Iterator[None]:
-    """Within this context, no step of any thread takes the short way."""
-    global _full_only
-    _full_only += 1
+    """Within this context, no step that opens takes the fast path, in any thread."""
+    global full_only
+    full_only += 1
     try:
         yield
     finally:
-        _full_only -= 1
-
-
-def short_way_is_open() -> bool:
-    """Whether a step that opens now may take the short way."""
-    return not _full_only
+        full_only -= 1

@@ -44,9 +44,9 @@ def run_swiftly(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any
                 return LEFT_OUT
         call, turn = "", next(step.turns)
         if facts.sends or step.sites is not None:  # else only its device matters, not which call it is
-            call = step.call_of(facts.name)
-            if step.sites is not None:
-                step.sites.reached(call)
+            step.inside = None  # the code reaches it
+            call = step.reach(facts.name, args, {})
+            step.inside = place
         result = forward_to_run(module)(*args)
         if not isinstance(result, torch.Tensor):
             step.stamp(result, place, turn, renew=True)

@@ -85,7 +85,7 @@ class GlueMode(RemovableMode):
             return func(*args, **kwargs)
         if facts.short:
             there = None if self.step.sites is None else self._by_plan(func, facts.name, args, kwargs)
-            return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
+            return self._run(func, facts, next(self.step.turns), there, args, kwargs)
         rule = facts.rule
         if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
@@ -94,7 +94,7 @@ class GlueMode(RemovableMode):
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
         there = self._by_plan(func, facts.name, args, kwargs)
-        return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
+        return self._run(func, facts, next(self.step.turns), there, args, kwargs)
 
     def joined(self, values: Any) -> Any:
         """Put wholes in the place of values that are in parts.
@@ -181,7 +181,7 @@ class GlueMode(RemovableMode):
         mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
         if mixed or there is not None:
             place, mixed = self._place(func, facts.name, there, args, kwargs, given)
-        mixed = mixed or step.is_apart(given)
+        mixed = mixed or (step.boundary is not None and step.boundary.is_apart(given))
         if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
             step.may_write(touched(func, facts.name, args, kwargs))
         loans = None
@@ -259,7 +259,7 @@ class GlueMode(RemovableMode):
         kwargs: dict[str, Any],
     ) -> Any:
         """Run a plain function while something waits: it waits, too, if it reads what is deferred."""
-        turn = self.step.next_turn()
+        turn = next(self.step.turns)
         there = self._by_plan(func, facts.name, args, kwargs)
         run = functools.partial(self._run, func, facts, turn, there)
         place, mixed = self._place(func, facts.name, there, args, kwargs, given)
@@ -282,7 +282,7 @@ class GlueMode(RemovableMode):
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, there, args, kwargs, given)
-        mixed = mixed or self.step.is_apart(given)
+        mixed = mixed or (self.step.boundary is not None and self.step.boundary.is_apart(given))
         self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)

@@ -27,7 +27,8 @@ def lend_plain(
         The arguments on the device, and the record of copies.
     """
     loans, (args, kwargs) = step.loans(place), values
-    bring = partial(_brought, step, place, step.here(lies_here), loans)
+    lies_here = lies_here if step.boundary is None else step.boundary.here(lies_here)
+    bring = partial(_brought, step, place, lies_here, loans)
     if kwargs:
         kwargs = {key: bring(kwargs[key]) for key in kwargs}
     return (tuple(map(bring, args)), kwargs), loans

@@ -67,7 +67,9 @@ class Reach(TorchFunctionMode):
 
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
         place_of, tensors = self._step.backend.place_of, list(tensors_in(args, kwargs))
-        return all(place_of(tensor) == self._place for tensor in tensors) and not self._step.is_apart(tensors)
+        boundary = self._step.boundary
+        here = all(place_of(tensor) == self._place for tensor in tensors)
+        return here and (boundary is None or not boundary.is_apart(tensors))
 
 
 def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
@@ -81,7 +83,8 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
     contents = Contents(*objects)
     place_of = step.backend.place_of
     elsewhere = any(place_of(tensor) != place for tensor in contents.tensors)
-    return contents.unseen or elsewhere or step.is_apart(contents.tensors)
+    apart = step.boundary is not None and step.boundary.is_apart(contents.tensors)
+    return contents.unseen or elsewhere or apart
 
 
 def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
 from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
-from baechi.run.steady.paths import short_way_is_open
+from baechi.run.steady import paths
+from baechi.run.step.boundary import Boundary
 from baechi.run.step.call import Reorderer
 from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, state_of
@@ -38,6 +39,10 @@ class Step:
     def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
         self.backend = backend
         self.runtime = runtime
+        self.boundary: Boundary | None = None
+        """What asks at the boundaries between the parts of a microbatch; None if there are none."""
+        self.after: Any = None
+        """The event after which what is sent now may be read; None for all that was issued so far."""
         self.reorder: Reorderer | None = None
         """Lets layers wait; None if they launch in the code's order."""
         self.home: str | None = None
@@ -47,7 +52,7 @@ class Step:
         regions that are checkpointed; between them torch compares what these save, devices included."""
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
-        self.short = short_way_is_open()
+        self.short = not paths.full_only
         """Whether calls may take the short way; see `run.steady`."""
         self.swift = False
         """Whether a layer may take the shortest way: nothing can wait in the step; see `run.steady.swift`."""
@@ -84,7 +89,7 @@ class Step:
         if unrecorded and tensor.grad_fn is not None:  # code that records made it: both read the same copy
             with torch.enable_grad():
                 return self.bring(tensor, place)
-        slots = self._copies_of(tensor)
+        slots = self._copies.get_or_put(tensor, dict)
         key = (place, *state_of(tensor))
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
@@ -113,7 +118,7 @@ class Step:
             places: the names of the devices.
         """
         here = self.backend.place_of(tensor)
-        slots, state = self._copies_of(tensor), state_of(tensor)
+        slots, state = self._copies.get_or_put(tensor, dict), state_of(tensor)
         for place in places:
             key = (place, *state)
             if place != here and key not in slots:
@@ -146,17 +151,16 @@ class Step:
             tensor: the tensor.
             copied: the view of a copy.
         """
-        self._copies_of(tensor)[place, *state_of(tensor)] = Copy(copied, None, version_of(copied))
-
-    def _copies_of(self, tensor: torch.Tensor) -> dict[Key, Copy]:
-        return self._copies.get_or_put(tensor, dict)
+        self._copies.get_or_put(tensor, dict)[place, *state_of(tensor)] = Copy(
+            copied, None, version_of(copied)
+        )
 
     def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         if torch.is_inference_mode_enabled():  # inference tensors have no version counter
             with torch.inference_mode(False), torch.no_grad():
                 return self._sent(tensor, here, place)
         if takes_two_nodes(tensor):
-            return Copy(*depart(tensor, self.backend, place, self.ready(), here))
+            return Copy(*depart(tensor, self.backend, place, self.after, here))
         copied = transfer(tensor, self.backend, place)
         return Copy(copied, None, version_of(copied))
 
@@ -169,11 +173,14 @@ class Step:
         """
         first = next(tensors_in(inputs), None)
         home = None if first is None else self.backend.place_of(first)
-        result = settled(result, self.backend, home)
+        if self.runtime.leaves_parts:
+            result = settled(result, self.backend, home)
         if home is None:
             return result
         # as on one device, outputs are inference tensors in inference mode
         move = self._moved if torch.is_inference_mode_enabled() else self.bring
+        if isinstance(result, torch.Tensor) and not isinstance(result, Unjoined):
+            return move(result, home)
         return map_tensors(lambda one: one if isinstance(one, Unjoined) else move(one, home), result)
 
     def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
@@ -236,51 +243,12 @@ class Step:
         Returns:
             The name of the call.
         """
-        call = self.call_of(layer)
+        turn = self._calls.get(layer, 0)
+        self._calls[layer] = turn + 1
+        call = f"{layer}#{turn}" if turn else layer
         if self.sites is not None and self.inside is None:
             self.sites.reached(call)
         return call
-
-    def take_in(self, args: Any) -> Any:
-        """Prepare the arguments of an `autograd.Function` that the model's code calls.
-
-        Args:
-            args: its arguments.
-        """
-        return args
-
-    def made(self, result: Any) -> None:
-        """Note what a functional op, or an `autograd.Function`, has made."""
-
-    def is_apart(self, given: Iterable[torch.Tensor]) -> bool:
-        """Whether some of these tensors have to be brought, though they lie where they are needed.
-
-        Args:
-            given: tensors.
-        """
-        return False
-
-    def ready(self) -> Any:
-        """The event after which what is sent now may be read; None for all that was issued so far."""
-        return None
-
-    def here(self, lies_here: Callable[[torch.Tensor], bool]) -> Callable[[torch.Tensor], bool]:
-        """A function that says whether a tensor need not be brought.
-
-        Args:
-            lies_here: says whether it lies where it is needed.
-        """
-        return lies_here
-
-    def call_of(self, layer: str) -> str:
-        """The name of a layer's next call, which is the name of its graph node.
-
-        Args:
-            layer: the layer.
-        """
-        turn = self._calls.get(layer, 0)
-        self._calls[layer] = turn + 1
-        return f"{layer}#{turn}" if turn else layer
 
     def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
         """Mark a result with the device and the time of its making.
@@ -293,7 +261,3 @@ class Step:
         """
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)
-
-    def next_turn(self) -> int:
-        """A number for the call that the code reaches now; it is larger than all numbers before."""
-        return next(self.turns)

@@ -20,7 +20,7 @@ from baechi.run.pipeline.lanes.route import Route
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step.aliases import base_of, same_view, view_of_original
-from baechi.run.step.call_sites import Site
+from baechi.run.step.call_sites import CallSites, Site
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -59,10 +59,10 @@ class LaneStep(Step):
         weights: WeightsElsewhere,
     ) -> None:
         super().__init__(backend, runtime)
-        self.sites = runtime.call_sites()
+        self.sites = CallSites(runtime.moves) if runtime.moves else None
         self.bare = frozenset(filter(backend.is_bare, backend.names))
         self.parts = Parts(backend)
-        self._ready: Any = None
+        self.boundary = self
         self._route = route
         self._lane = lane
         self._after, self._turn = "", 0
@@ -172,7 +172,7 @@ class LaneStep(Step):
             with self._behind(self._first_of(tensor), here, place):
                 return super().bring(tensor, place)
         part = self.parts.now
-        slots = self._copies_of(tensor)
+        slots = self._copies.get_or_put(tensor, dict)
         key = (place, *writes_of(tensor), part)
         copy = slots.get(key)
         if copy is not None and copy.version == version_of(copy.tensor):
@@ -223,20 +223,17 @@ class LaneStep(Step):
             if reader not in self.runtime.plan.cluster.on_host:
                 self._sender.read(tensor, reader)
         mark = mark_of(tensor)
-        self._ready = self._weights.ready(tensor, here)
-        if self._ready is None and mark is not None and not mark.writes:  # else it may be written later
-            self._ready = self.parts.end_of(tensor, here)
+        self.after = self._weights.ready(tensor, here)
+        if self.after is None and mark is not None and not mark.writes:  # else it may be written later
+            self.after = self.parts.end_of(tensor, here)
         try:
             yield
         finally:
-            self._ready = None
-
-    def ready(self) -> Any:
-        return self._ready
+            self.after = None
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor without its history: of the same memory and version; copies are kept with it."""
-        slots = self._copies_of(tensor)
+        slots = self._copies.get_or_put(tensor, dict)
         key = ("", *writes_of(tensor), None)
         if key not in slots:
             slots[key] = Copy(tensor.detach(), None)
@@ -274,7 +271,7 @@ class LaneStep(Step):
     def know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
         if copied.requires_grad and torch.is_grad_enabled():
             key = (place, *writes_of(tensor), self.parts.now)
-            self._copies_of(tensor)[key] = Copy(copied, None, version_of(copied))
+            self._copies.get_or_put(tensor, dict)[key] = Copy(copied, None, version_of(copied))
         else:
             super().know(place, tensor, copied)
 
