@@ -173,7 +173,7 @@ class Step:
         """
         first = next(tensors_in(inputs), None)
         home = None if first is None else self.backend.place_of(first)
-        if self.runtime.leaves_parts:
+        if self.runtime is not None and self.runtime.leaves_parts:
             result = settled(result, self.backend, home)
         if home is None:
             return result

@@ -140,7 +140,7 @@ class LaneStep(Step):
 
     def leave(self) -> None:
         """The code is over: copies are needed no more, and what comes is recorded in no part."""
-        self._copies = WeakTable()
+        self._copies, self.boundary = WeakTable(), None
         self._sender.leave()
         self.parts.enter(None)
 
