@@ -116,10 +116,10 @@ def transfer(
     Returns:
         A copy with the same values and layout, differentiable (twice, too) if the tensor is.
     """
-    batch = as_batch(tensor)
+    batch = as_batch(tensor) if is_batch(tensor) else None
     if batch is not None:  # of gradients: what is behind it travels
         return rebatched(transfer(batch[0], backend, target, beside=beside), batch[1])
-    if _is_dual(tensor):
+    if forward_ad_level() >= 0 and _is_dual(tensor):
         primal, tangent = forward_ad.unpack_dual(tensor)
         primal, tangent = (transfer(one, backend, target, beside=beside) for one in (primal, tangent))
         dual: torch.Tensor = forward_ad.make_dual(primal, tangent)
@@ -150,7 +150,7 @@ def takes_two_nodes(tensor: torch.Tensor) -> bool:
 
 def _is_dual(tensor: torch.Tensor) -> bool:
     """Whether a tensor carries a tangent (forward-mode differentiation, but not that of functorch)."""
-    if forward_ad_level() < 0 or is_wrapped(tensor):
+    if is_wrapped(tensor):
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 

@@ -110,7 +110,7 @@ def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, in
     kind, split = kind_of(model, inputs), microbatches.split
     cuts = microbatches.cuts.get(kind)
     if cuts is not None:
-        pipeline = microbatches.pipeline_for(model, cuts.rows)
+        pipeline = microbatches.pipeline_for(model, sum(cuts.sizes))
         parts = cuts.parted(inputs, pipeline.microbatches)
     else:
         pipeline = microbatches.pipeline_for(model, rows_of(model, inputs, split))
@@ -213,24 +213,23 @@ class _Call:
                 self._backend.spend("microbatch", self._backend.host, len(self._lanes))
                 for lane, code in zip(self._lanes, self._codes, strict=True):
                     lane.start(code)
-                self._executor.run(self._tasks_now(), self._seed)
-                self._executor.finish(list(self._seeded))
+                self._executor.run(self._tasks_now(), self._seeded, self._seed)
                 shared, writers = self._kept.own.tensors, self._verdict.found.writers
                 if self._goes_back and shared.written and writers is not None:
                     shared.refuse_others(writers)
             finally:  # what the model's code writes while it unwinds is put back, too
-                self.ending.end_lanes()
+                for lane in self._lanes:
+                    lane.end()
         self._weights.leave()
         wait_for_all_sends(self._backend)
-        result = self._result_with_loss() if self._seeded else self._result()
+        result = self._result()
         self._kept.settle()
         return result
 
     def _run_later(self) -> None:
         """Run the backwards that waited for `backward()`."""
         with self._waiting.adding(), self._running():
-            self._executor.run(self._later)
-            self._executor.finish(range(len(self._lanes)))
+            self._executor.run(self._later, range(len(self._lanes)))
             edges, grads = given_at(self._backend, self._returned)
             if edges:
                 torch.autograd.backward(edges, grads)
@@ -248,18 +247,17 @@ class _Call:
     def _tasks_now(self) -> Iterator[Task]:
         """The tasks of the call; those of backward wait for `backward()` if there is no loss."""
         for task in self._pipeline.order:
-            if task.phase == "forward" or self._has_loss(task.microbatch):
+            runs = task.phase == "forward" or task.microbatch in self._seeded
+            if not runs and self._goes_back:
+                result = self._lanes[task.microbatch].result
+                loss = loss_in(result)
+                if loss is not None and loss.requires_grad:
+                    runs = self._verdict.is_number(loss_name(result), [loss])
+                del result, loss
+            if runs:
                 yield task
             elif torch.is_grad_enabled():
                 self._later.append(task)
-
-    def _has_loss(self, microbatch: int) -> bool:
-        """Whether backward may begin at what a lane returned."""
-        if microbatch in self._seeded:
-            return True
-        result = self._lanes[microbatch].result
-        loss = loss_in(result) if self._goes_back else None
-        return loss is not None and loss.requires_grad and self._verdict.is_number(loss_name(result), [loss])
 
     def _seed(self, microbatch: int) -> None:
         """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""
@@ -287,22 +285,39 @@ class _Call:
 
     # --- results
 
-    def _joined(self, root: Root | None) -> tuple[Any, list[Joint]]:
-        """What the lanes returned, as one result, and the tensors in it that had a history."""
-        backend, results, dims = self._backend, [], []
+    def _result(self) -> Any:
+        """The joined outputs; without a loss, `backward()` of them runs the rest of the list."""
+        root: Root | None = self._root if torch.is_grad_enabled() else None
+        if self._seeded:
+            root = _no_root
+        else:
+            self._executor.is_told = True
+        results, dims = [], []
         for lane in self._lanes:
             results.append(lane.result)
             lane.result = None
         for dim in self._microbatches.split.values():
             if isinstance(dim, int):
                 dims.append(dim)
-        join = Joiner(self._verdict.found.apart, backend, self._verdict, [*dims, 0], self._home, root)
+        verdict = self._verdict
+        join = Joiner(verdict.found.apart, self._backend, verdict, [*dims, 0], self._home, root)
         with torch.no_grad():
-            return joined(results, join), join.joints
+            whole = joined(results, join)
+        del results
+        if self._seeded:
+            return self._with_loss(whole, join.joints)
+        if not join.joints:
+            return whole
+        values = list(map(attrgetter("value"), join.joints))
+        given = [*self._waiting.weights, *self._inputs]
+        handed = handed_over(values, given, partial(self._drained, join.joints))
+        if whole is values[0]:
+            return handed[0]
+        made = dict(zip(map(id, values), handed, strict=True))
+        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
-    def _result_with_loss(self) -> Any:
+    def _with_loss(self, whole: Any, joints: list[Joint]) -> Any:
         """The loss of the batch, whose gradients wait; other outputs have no gradient any more."""
-        whole, joints = self._joined(lambda number, tensor: None)
         loss, given, waiting = loss_in(whole), [], []
         for one, grad in zip((*self._waiting.weights, *self._inputs), self._gradients(), strict=True):
             if grad is not None:
@@ -314,18 +329,6 @@ class _Call:
         (handed,) = handed_over([loss], given, partial(scaled, self._backend, waiting, streams))
         made = {id(joint.value): without_gradient(joint.value) for joint in joints}
         made[id(loss)] = handed
-        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
-
-    def _result(self) -> Any:
-        """The joined outputs; if they have gradients, `backward()` runs the rest of the list."""
-        self._executor.is_told = True
-        whole, joints = self._joined(self._root if torch.is_grad_enabled() else None)
-        if not joints:
-            return whole
-        values = list(map(attrgetter("value"), joints))
-        given = [*self._waiting.weights, *self._inputs]
-        handed = handed_over(values, given, partial(self._drained, joints))
-        made = dict(zip(map(id, values), handed, strict=True))
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
     def _drained(
@@ -348,6 +351,10 @@ class _Call:
         for leaf in self._parted.leaves:
             grads.append(joined_gradient(self._backend, *leaf))
         return grads
+
+
+def _no_root(microbatch: int, tensor: torch.Tensor) -> None:
+    """Gradients of what a microbatch returned come in no more: its backward is over."""
 
 
 def _ended(tensor: torch.Tensor) -> torch.Tensor:

@@ -54,13 +54,9 @@ class Ending:
         finally:  # an exception of a signal handler may have come in the line above
             self._end()
 
-    def end_lanes(self) -> None:
-        """End the threads; they have ended when this returns."""
+    def _end(self) -> None:
         for lane in self.lanes:
             lane.end()
-
-    def _end(self) -> None:
-        self.end_lanes()
         self.waiting.put_back()
         if self.has_failed:
             self.kept.put_back()

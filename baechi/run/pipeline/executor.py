@@ -10,8 +10,7 @@ B0 on cuda:0 ◀─ exit ┆ cut ◀─ B0 on cuda:1      arrives there is sent 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -93,11 +92,16 @@ class Executor:
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: defaultdict[str, deque[Any]] = defaultdict(deque)
 
-    def run(self, tasks: Iterable[Task], seed: Callable[[int], None] | None = None) -> None:
-        """Run tasks in their order. After an error a microbatch's world stays: `Ending` puts all back.
+    def run(
+        self, tasks: Iterable[Task], going_back: Iterable[int], seed: Callable[[int], None] | None = None
+    ) -> None:
+        """Run tasks in their order, then the backwards of parts that no task stands for.
+
+        After an error a microbatch's world stays: `Ending` puts all back.
 
         Args:
             tasks: each after those that it depends on.
+            going_back: the microbatches whose backwards are among the tasks; read when these are over.
             seed: called with a microbatch before each of its backwards.
         """
         units = self._units
@@ -109,7 +113,7 @@ class Executor:
             while len(issued) >= AHEAD:  # what these free is taken until then
                 self._backend.wait_on_host(issued.popleft(), place)
             self._backend.spend("task", place)
-            with _noted(number, phase):
+            try:
                 if phase == "forward":
                     self._kept.enter(number, unit)
                     self._microbatches[number].lane.advance(ALL_RUNS if unit == self._last_run else unit)
@@ -118,30 +122,27 @@ class Executor:
                     if seed is not None:
                         seed(number)
                     self._kept.enter(number, None)
-                    self._backward(number, unit)
+                    if unit >= units.whole:
+                        self._go_to_weights(number, units.weights_of[unit - units.whole])
+                    elif (part := self._microbatches[number].parts.of_stage.get(unit)) is not None:
+                        self._backward_of(number, part, in_two=unit in units.weights_of)
                     self._kept.leave(number, None)
+            except BaseException as error:
+                _note(error, number, phase)
+                raise
             issued.append(self._backend.record(self._backend.compute_stream(place)))
-
-    def finish(self, microbatches: Iterable[int]) -> None:
-        """Run the backwards of parts that no task stands for.
-
-        Args:
-            microbatches: of these.
-        """
-        for number in microbatches:
-            with _noted(number, "backward"):
+        for number in going_back:
+            try:
                 for part in self._microbatches[number].parts.all:
                     self._backward_of(number, part)
+            except BaseException as error:
+                _note(error, number, "backward")
+                raise
 
-    def _backward(self, number: int, stage: int) -> None:
-        """Run the backward of a stage, or what is left of it for its weights."""
-        units, (lane, parts) = self._units, self._microbatches[number]
-        if stage < units.whole:
-            part = parts.of_stage.get(stage)
-            if part is not None:
-                self._backward_of(number, part, in_two=stage in units.weights_of)
-            return
-        part = parts.of_stage.get(units.weights_of[stage - units.whole])
+    def _go_to_weights(self, number: int, stage: int) -> None:
+        """Run what is left of a stage's backward: for its weights."""
+        lane, parts = self._microbatches[number]
+        part = parts.of_stage.get(stage)
         if part is not None:
             with self._backend.nodes_of(lane.log):
                 after = partial(keep_apart, self._backend, self._leaves)
@@ -177,15 +178,10 @@ class Executor:
         self._waiting.take_in(leaf)
 
 
-@contextmanager
-def _noted(microbatch: int, phase: str) -> Iterator[None]:
-    """Within this context, errors say which microbatch they happened in."""
-    try:
-        yield
-    except BaseException as error:
-        torchs = type(error) is RuntimeError and phase == "backward"  # not one of a full device
-        note_microbatch(error, microbatch, _CURE if torchs else "")
-        raise
+def _note(error: BaseException, microbatch: int, phase: str) -> None:
+    """Let an error say which microbatch it happened in."""
+    torchs = type(error) is RuntimeError and phase == "backward"  # not one of a full device
+    note_microbatch(error, microbatch, _CURE if torchs else "")
 
 
 def given_at(backend: AbstractBackend, exits: list[Exit]) -> tuple[list[GradientEdge], list[torch.Tensor]]:

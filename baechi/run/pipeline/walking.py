@@ -54,7 +54,8 @@ def walk(
     step.home = None if first is None else runtime.backend.place_of(first)
     try:
         with runtime.opened(glue):
-            result = with_loss(original_forward(model), loss, *args, **kwargs)
+            forward = original_forward(model)
+            result = forward(*args, **kwargs) if loss is None else with_loss(forward, loss, *args, **kwargs)
             if runtime.leaves_parts:
                 result = glue.joined(result)
     finally:

@@ -91,7 +91,8 @@ class _Restored:
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> None:
-        if CallerState.now() == self._state and not saves_through_hooks() and not is_transformed():
+        hooks: Any = top_saved_hooks(True)
+        if CallerState.now() == self._state and hooks is None and current_transform() is None:
             return
         with ExitStack() as stack:
             stack.enter_context(saved_hooks_aside())

@@ -49,12 +49,12 @@ class Cuts:
     """How batches of a kind are divided.
 
     Args:
-        rows: how many they have.
+        sizes: how many rows each part had that was seen first.
         dims: by place among the values that a call is handed, the dimension of its rows; None for whole.
         divided, whole: see `Parted`.
     """
 
-    rows: int
+    sizes: tuple[int, ...]
     dims: tuple[int | None, ...]
     divided: tuple[str, ...]
     whole: tuple[str, ...]
@@ -74,8 +74,9 @@ class Cuts:
         """
         if any(map(is_own, split.values())):
             return None
-        rows = sum(parts.rows)
-        return cls(rows, tuple(dimensions(model, inputs, rows, split)), parts.divided, parts.whole)
+        sizes = tuple(parts.rows)
+        dims = tuple(dimensions(model, inputs, sum(sizes), split))
+        return cls(sizes, dims, parts.divided, parts.whole)
 
     def parted(self, inputs: Inputs, microbatches: int) -> Parted:
         """Divide a batch of the kind.
@@ -84,14 +85,18 @@ class Cuts:
             inputs: the batch.
             microbatches: into how many parts; there are as many rows at least.
         """
-        sizes, grad = sizes_of(self.rows, microbatches), torch.is_grad_enabled()
+        sizes, grad = self.sizes, torch.is_grad_enabled()
+        if len(sizes) != microbatches:
+            sizes = sizes_of(sum(sizes), microbatches)
         columns, leaves = [], []
         for value, dim in zip((*inputs.args, *inputs.kwargs.values()), self.dims, strict=True):
             if isinstance(value, torch.Tensor):
-                each = chunks(value, dim, sizes, grad=grad)
-                columns.append(each)
                 if grad and value.requires_grad:
+                    each = chunks(value, dim, sizes, grad=True)
                     leaves.append((value, dim, each))
+                else:
+                    each = (value,) * microbatches if dim is None else value.split(list(sizes), dim)
+                columns.append(each)
             else:
                 columns.append((value,) * microbatches)
         parts, by_place = [], len(inputs.args)

@@ -64,7 +64,7 @@ class Joiner(AbstractJoiner):
             return self._made(tensors, 0 if tensors[0].dim() else None, (None, [1.0]))
         if len(set(map(id, tensors))) == 1:  # a weight or a buffer, as it is
             with torch.set_grad_enabled(self.root is not None):
-                return self._at_home(tensors[0])
+                return _at_home(tensors[0], self.backend, self.home)
         if self.verdict.is_number(name, tensors):
             shares = self.verdict.shares_of(name)
             if shares is not None and (name not in self.verdict.found.alike or self._are_alike(tensors)):
@@ -72,7 +72,13 @@ class Joiner(AbstractJoiner):
             return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
         known = self.verdict.found.dims
         for dim in (known[name],) if name in known else self.dims:
-            if dim is not None and self._is_along(tensors, dim):
+            if dim is None:
+                continue
+            other: set[tuple[int, ...] | None] = set()
+            for one, rows in zip(tensors, self.verdict.rows, strict=True):
+                is_along = one.dim() > dim and one.shape[dim] == rows
+                other.add((*one.shape[:dim], *one.shape[dim + 1 :]) if is_along else None)
+            if len(other) == 1 and None not in other:
                 return self._made(tensors, dim, (dim, ()))
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
 
@@ -83,25 +89,12 @@ class Joiner(AbstractJoiner):
         items = [item for each in lists for item in each]
         if self.root is not None and any(tensor.requires_grad for tensor in tensors_in(items)):
             return Unjoined(name, "list of tensors with gradients")
-        return map_tensors(lambda tensor: self._at_home(tensor.detach()), items)
-
-    def _at_home(self, value: torch.Tensor) -> torch.Tensor:
-        if self.home is None or self.backend.place_of(value) == self.home:
-            return value
-        return transfer(value, self.backend, self.home)
+        return map_tensors(lambda tensor: _at_home(tensor.detach(), self.backend, self.home), items)
 
     def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
         place, parts = self._together(tensors)
         with self.backend.at(place, ""):
             return all(bool((one == parts[0]).all()) for one in parts[1:])
-
-    def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
-        other: set[tuple[int, ...]] = set()
-        for one, rows in zip(tensors, self.verdict.rows, strict=True):
-            if one.dim() <= dim or one.shape[dim] != rows:
-                return False
-            other.add((*one.shape[:dim], *one.shape[dim + 1 :]))
-        return len(other) == 1
 
     def _made(
         self, tensors: Sequence[torch.Tensor], dim: int | None, back: tuple[int | None, Sequence[Any]]
@@ -110,7 +103,8 @@ class Joiner(AbstractJoiner):
         place, parts = self._together(tensors)
         with self.backend.at(place, ""):
             value = torch.cat(parts, dim) if dim is not None else self._sum(place, parts, back[1])
-        value = self._at_home(value)
+        if self.home is not None and self.backend.place_of(value) != self.home:
+            value = transfer(value, self.backend, self.home)
         if self.root is None:
             return value
         roots, has_history = [], False
@@ -136,6 +130,10 @@ class Joiner(AbstractJoiner):
             near = self.backend.place_of(part) == place
             parts.append(part if near else transfer(part, self.backend, place))
         return place, parts
+
+
+def _at_home(value: torch.Tensor, backend: AbstractBackend, home: str | None) -> torch.Tensor:
+    return value if home is None or backend.place_of(value) == home else transfer(value, backend, home)
 
 
 def share_at(place: str, backend: AbstractBackend, share: Any) -> Any:

@@ -28,18 +28,22 @@ class _Box:
 
     Args:
         gradients: called once.
+        zero: the gradient of the token.
         incoming: the gradients of the results.
     """
 
     gradients: Gradients | None
+    zero: torch.Tensor
     incoming: tuple[torch.Tensor | None, ...] = ()
 
 
 class _Inner(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, box: _Box, handle: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, box: _Box, token: list[torch.Tensor], handle: torch.Tensor, *given: torch.Tensor
+    ) -> torch.Tensor:
         ctx.box = box
-        return _token()
+        return token.pop()  # in a list it is no input, so it becomes the output itself
 
     @staticmethod
     @once_differentiable
@@ -53,7 +57,7 @@ class _Inner(torch.autograd.Function):
                 f"{UNSPLIT_CURE}"
             )
         incoming, box.incoming = box.incoming, ()
-        return (None, None, *gradients(incoming))
+        return (None, None, None, *gradients(incoming))
 
 
 class _Outer(torch.autograd.Function):
@@ -79,7 +83,7 @@ class _Outer(torch.autograd.Function):
                     f"goes through a step in microbatches, whose backward runs once: {UNSPLIT_CURE}"
                 )
         ctx.box.incoming = grads
-        return _token(), None, None
+        return ctx.box.zero, None, None
 
 
 class _NoGradient(torch.autograd.Function):
@@ -109,9 +113,11 @@ def handed_over(
     Returns:
         The results, with a history.
     """
-    box = _Box(gradients)
-    handle = _token().requires_grad_()  # so that there is a backward, whatever is given
-    token = _Inner.apply(box, handle, *given)  # type: ignore[no-untyped-call]
+    with without_dispatch_modes(), without_torch_function():
+        handle = torch.zeros((), device="cpu").requires_grad_()  # so that there is a backward, always
+        on_host, zero = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
+    box = _Box(gradients, zero)
+    token = _Inner.apply(box, [on_host], handle, *given)  # type: ignore[no-untyped-call]
     made: tuple[torch.Tensor, ...] = _Outer.apply(token, box, list(results))  # type: ignore[no-untyped-call]
     return made
 
@@ -122,11 +128,7 @@ def without_gradient(tensor: torch.Tensor) -> torch.Tensor:
     Args:
         tensor: one without history.
     """
-    handle = _token().requires_grad_()
+    with without_dispatch_modes(), without_torch_function():
+        handle = torch.zeros((), device="cpu").requires_grad_()
     made: torch.Tensor = _NoGradient.apply(handle, [tensor])  # type: ignore[no-untyped-call]
     return made
-
-
-def _token() -> torch.Tensor:
-    with without_dispatch_modes(), without_torch_function():
-        return torch.zeros((), device="cpu")

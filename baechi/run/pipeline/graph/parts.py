@@ -40,6 +40,7 @@ class Parts:
         all: the parts.
         now: the one that the microbatch's thread records.
         of_stage: by stage, its part, if there is one.
+        way: which parts the code recorded in turn, and how many nodes came before each.
         handle: what all cuts lead to in autograd's graph; it gets no gradient.
     """
 
@@ -47,6 +48,7 @@ class Parts:
         self.all: list[Part] = []
         self.now: Part | None = None
         self.of_stage: dict[int, Part] = {}
+        self.way: list[int] = []
         self.handle = torch.zeros((), requires_grad=True)
         self._backend = backend
         self._starts: list[int] = []
@@ -55,27 +57,6 @@ class Parts:
         self._without_node: WeakTable[Stretch] = WeakTable()
         self._since = 0
         self._renamed: dict[int, Part | None] = {}
-        self._way: tuple[int, ...] | None = None
-
-    @property
-    def way(self) -> tuple[int, ...]:
-        """Which parts the code recorded in turn, and how many nodes of each."""
-        if self._way is None:
-            way: list[int] = []
-            for start, stretch in zip(self._starts, self._stretches, strict=True):
-                way += (-1 if stretch.part is None else stretch.part.number, start - self._starts[0])
-            self._way = tuple(way)
-        return self._way
-
-    def new(self, place: str) -> Part:
-        """One more part, of no stage: of code that capture did not see.
-
-        Args:
-            place: the device.
-        """
-        part = Part(len(self.all), place)
-        self.all.append(part)
-        return part
 
     def enter(self, part: Part | None) -> None:
         """What is recorded from now on belongs to a part.
@@ -88,13 +69,14 @@ class Parts:
             return
         if before is not None:
             self._stretch.end = event_at(self._backend, before.place)
-        self.now, self._way = part, None
+        self.now, number = part, -1 if part is None else part.number
         self._stretch, self._since = Stretch(part), next_sequence_number()
         if self._starts and self._starts[-1] == self._since:
-            self._stretches[-1] = self._stretch
+            self._stretches[-1], self.way[-2] = self._stretch, number
         else:
             self._starts.append(self._since)
             self._stretches.append(self._stretch)
+            self.way += (number, self._since - self._starts[0])
 
     @contextmanager
     def entered(self, part: Part | None) -> Iterator[None]:
@@ -120,12 +102,16 @@ class Parts:
             place: its device.
             given: the tensors.
         """
-        part = self.of_stage.get(stage)
-        if part is None:
-            part = self.of_stage[stage] = self.new(place)
-        for maker in map(self.part_of, given):
-            if maker is not None and part.number in maker.above:
-                return self.new(place)
+        makers, known = list(map(self.part_of, given)), self.of_stage.get(stage)
+        if known is not None:
+            for maker in makers:
+                if maker is not None and known.number in maker.above:
+                    break
+            else:
+                return known
+        part = Part(len(self.all), place)
+        self.all.append(part)
+        self.of_stage.setdefault(stage, part)
         return part
 
     def part_at(self, place: str, given: Iterable[torch.Tensor]) -> Part:
@@ -142,7 +128,8 @@ class Parts:
         for part in makers or ([self.now] if self.now is not None else []):
             if part.place == place and not any(part.number in maker.above for maker in makers):
                 return part
-        return self.new(place)
+        self.all.append(Part(len(self.all), place))
+        return self.all[-1]
 
     def part_of(self, tensor: torch.Tensor) -> Part | None:
         """The part that made a tensor; None if it has no history, or one outside of the microbatch.

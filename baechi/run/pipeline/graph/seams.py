@@ -45,7 +45,7 @@ class Seams:
             used.append(bool(exit.incoming))
             if exit.incoming:
                 waiting.append(exit.edge.node)
-        way = hash((parts.way, part.number, *used))
+        way = hash((tuple(parts.way), part.number, *used))
         if way in self._seen and not always:
             return
         seen = set(waiting)

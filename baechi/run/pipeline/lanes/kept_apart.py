@@ -11,10 +11,13 @@ leaves its own.
 
 from collections.abc import Sequence
 
+import torch
+
 from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates, are_same
+from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.process_settings import process_settings, set_process_settings
+from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class KeptApart:
@@ -44,7 +47,8 @@ class KeptApart:
             run: what it runs; None in backward, which draws from the caller's generators, as any backward.
         """
         if run is not None:
-            set_process_settings(self._settings[microbatch])
+            if self._settings[microbatch] != self._callers:  # which hold
+                set_process_settings(self._settings[microbatch])
             with without_dispatch_modes(), without_torch_function():
                 for states in self._draws:
                     states.set(states.own[microbatch])
@@ -65,11 +69,14 @@ class KeptApart:
             with without_dispatch_modes(), without_torch_function():
                 for states in self._draws:
                     now = states.now()
-                    states.have_drawn = states.have_drawn or not are_same(states.own[microbatch], now)
+                    if not states.have_drawn:
+                        pairs = tensors_in(states.own[microbatch]), tensors_in(now)
+                        states.have_drawn = not all(map(torch.equal, *pairs))
                     states.own[microbatch] = now
                     states.set(states.before)
-            self._settings[microbatch] = process_settings()
-            set_process_settings(self._callers)
+            self._settings[microbatch] = settings = process_settings()
+            if settings != self._callers:
+                set_process_settings(self._callers)
 
     def settle(self) -> None:
         """Forward is over: what the last microbatch wrote and set stays, and generators move.
@@ -78,7 +85,8 @@ class KeptApart:
             BaechiError: something was written unseen.
         """
         self.own.finish()
-        set_process_settings(self._settings[-1])
+        if self._settings[-1] != self._callers:
+            set_process_settings(self._settings[-1])
         with without_dispatch_modes(), without_torch_function():
             for states in self._draws:
                 if states.have_drawn:
@@ -92,5 +100,4 @@ class KeptApart:
             set_process_settings(self._callers)
             with without_dispatch_modes(), without_torch_function():
                 for states in self._draws:
-                    if not are_same(states.now(), states.before):
-                        states.set(states.before)
+                    states.set(states.before)

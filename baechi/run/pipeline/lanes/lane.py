@@ -117,7 +117,8 @@ class Lane:
         self._dropped = False
         self._error: BaseException | None = None
         self._code: Callable[[], Any] | None = None
-        self._turn = self._this_turn = _Turn(backend.flag(), backend.flag())
+        self._turn = _Turn(backend.flag(), backend.flag())
+        self._this_turn: _Turn | None = None
         self._join: Callable[[], None] | None = None
 
     def start(self, code: Callable[[], Any]) -> None:
@@ -142,7 +143,9 @@ class Lane:
         """
         if run > self.granted and not self.is_over:
             self.granted = run
-            self._hand_over()
+            turn = self._turn  # read once: the lane may put the next one there meanwhile
+            turn.begins.set()
+            turn.is_over.wait()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -158,38 +161,35 @@ class Lane:
             self._turn.begins.set()
             return
         while not self.is_over:  # it may still be running, if Ctrl-C interrupted the executor's wait
-            self._hand_over()
+            turn = self._turn
+            turn.begins.set()
+            turn.is_over.wait()
         self._error = None
         self._join()
-
-    def _hand_over(self) -> None:
-        turn = self._turn  # read once: the lane may put the next one there meanwhile
-        turn.begins.set()
-        turn.is_over.wait()
 
     # --- in its own
 
     def wait_for(self, run: int) -> None:
-        """Return when a run is granted.
+        """Let this turn be over, if one has begun, and return in the one in which a run is granted.
 
         Args:
-            run: its index.
+            run: its index; it is not granted yet, but for the first turn.
         """
-        while run > self.granted:
-            self._this_turn.is_over.set()
-            self._wait()
-
-    def _wait(self) -> None:
-        turn = self._turn
-        turn.begins.wait()
-        self._this_turn = turn
-        self._turn = _Turn(self._backend.flag(), self._backend.flag())
-        if self._dropped:
-            raise _Dropped
+        while True:
+            if self._this_turn is not None:
+                self._this_turn.is_over.set()
+            turn = self._turn
+            turn.begins.wait()
+            self._this_turn = turn
+            self._turn = _Turn(self._backend.flag(), self._backend.flag())
+            if self._dropped:
+                raise _Dropped
+            if run <= self.granted:
+                return
 
     def _work(self) -> None:
         try:
-            self._wait()
+            self.wait_for(0)
             self.log = self._backend.node_log()
             code, self._code = self._code, None
             assert code is not None
@@ -201,5 +201,6 @@ class Lane:
             self._error = error
         self._code = None
         self.is_over = True
-        self._this_turn.is_over.set()
+        if self._this_turn is not None:
+            self._this_turn.is_over.set()
         self._turn.is_over.set()  # the executor may have taken it, if its wait for this one was interrupted

@@ -25,7 +25,7 @@ from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors, values_of_user
-from baechi.run.pipeline.lanes.user_state import attribute_tables, state_of_user
+from baechi.run.pipeline.lanes.user_state import UserState, attribute_tables, state_of_user
 from baechi.torchlib.modules.attribute_writes import attribute_writes
 from baechi.torchlib.modules.tables import Numbers, Slots, content_of, differ, refill
 from baechi.torchlib.private.modules import parameter_table, submodule_table
@@ -71,7 +71,7 @@ class OwnState:
             values[name] = values_of_user(module)
             self._modules[id(module)] = module
             self._attributes.append((module, list(vars(module)), list(vars(module).values())))
-        users = state_of_user(named, values)
+        users = state_of_user(named, values) if any(values.values()) else UserState()
         self._users = set(map(_key_of, users.all))
         self.generators = users.generators
         self._before: dict[int, tuple[Any, Any]] = {}

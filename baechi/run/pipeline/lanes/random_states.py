@@ -17,7 +17,6 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
-from baechi.torchlib.tensors.pytree import tensors_in
 
 _SEEDS = 2**62
 
@@ -54,33 +53,20 @@ def random_states(
         microbatches: how many draw.
     """
     with without_dispatch_modes(), without_torch_function():
-        before = backend.random_state()
-        seeds, after = _drawn(torch.device("cpu"), torch.get_rng_state(), microbatches)
-        own = list(map(backend.seeded, seeds))
-        move: Callable[[], object] = partial(torch.set_rng_state, after)
-        found = [RandomStates(backend.random_state, backend.set_random_state, move, before, own)]
-        for generator in generators:
-            before = generator.get_state()
-            seeds, after = _drawn(generator.device, before, microbatches)
-            own = [torch.Generator(generator.device).manual_seed(seed).get_state() for seed in seeds]
-            move = partial(generator.set_state, after)
-            found.append(RandomStates(generator.get_state, generator.set_state, move, before, own))
+        found, before = [], backend.random_state()
+        for generator in (None, *generators):
+            device = torch.device("cpu") if generator is None else generator.device
+            state = torch.get_rng_state() if generator is None else generator.get_state()
+            drawer = torch.Generator(device)
+            drawer.set_state(state)
+            seeds = torch.randint(_SEEDS, (microbatches,), generator=drawer, device=device).tolist()
+            after = drawer.get_state()
+            if generator is None:  # the default ones
+                own = list(map(backend.seeded, seeds))
+                move: Callable[[], object] = partial(torch.set_rng_state, after)
+                found.append(RandomStates(backend.random_state, backend.set_random_state, move, before, own))
+            else:
+                own = [torch.Generator(device).manual_seed(seed).get_state() for seed in seeds]
+                move = partial(generator.set_state, after)
+                found.append(RandomStates(generator.get_state, generator.set_state, move, state, own))
     return found
-
-
-def _drawn(device: torch.device, state: torch.Tensor, count: int) -> tuple[list[int], torch.Tensor]:
-    """Seeds that a generator in some state gives, and its state after that."""
-    generator = torch.Generator(device)
-    generator.set_state(state)
-    seeds = torch.randint(_SEEDS, (count,), generator=generator, device=device).tolist()
-    return seeds, generator.get_state()
-
-
-def are_same(one: Any, other: Any) -> bool:
-    """Whether two states of all generators give the same numbers.
-
-    Args:
-        one: what `RandomStates.now` returned.
-        other: the same at another time.
-    """
-    return all(map(torch.equal, tensors_in(one), tensors_in(other)))

@@ -36,10 +36,7 @@ def state_of_user(
         modules: a model's modules, by name.
         values: what `values_of_user` found in each.
     """
-    state = UserState()
-    if not any(values.values()):
-        return state
-    keeper = Keeper("none")
+    state, keeper = UserState(), Keeper("none")
     for module in modules.values():
         keeper.seen[id(module)] = module
     for name, found in values.items():
