@@ -171,7 +171,10 @@ def _run_dry(runnable: Runnable, plan: Plan, mode: str) -> Timeline:
     """A dry run; of several ways to step, the largest peaks."""
     model = runnable.build().train(mode != "inference")
     made = [make(model.parameters()) for make in _OPTIMIZERS[mode]]
-    ran = [dry_run(model, runnable.inputs(), plan, optimizer=optimizer) for optimizer in made or (None,)]
+    ran = [
+        dry_run(model, runnable.inputs(), plan, optimizer=optimizer, reorder=True)
+        for optimizer in made or (None,)
+    ]
     peaks = {name: max([timeline.peak_bytes[name] for timeline in ran]) for name in plan.cluster.names}
     return replace(ran[0], peak_bytes=peaks)
 

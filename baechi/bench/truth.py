@@ -11,6 +11,7 @@ errs on the high side in memory.
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -84,7 +85,7 @@ def emulated(
     runnable: Runnable,
     mode: str,
     *,
-    run: Callable[[nn.Module, Plan], nn.Module] = assign,
+    run: Callable[[nn.Module, Plan], nn.Module] = partial(assign, reorder=True),
     steps: int = _STEPS,
 ) -> Timeline:
     """Run a plan on its emulated cluster.
@@ -211,7 +212,7 @@ def _peaks(timelines: list[Timeline], cluster: Cluster) -> tuple[int, ...]:
 def _dry(plan: Plan, runnable: Runnable, mode: str) -> Timeline:
     model = runnable.build()
     optimizer = _OPTIMIZERS[mode](model.parameters()) if mode != "inference" else None
-    return dry_run(model, runnable.inputs(), plan, optimizer=optimizer)
+    return dry_run(model, runnable.inputs(), plan, optimizer=optimizer, reorder=True)
 
 
 def _inference(model: nn.Module) -> Callable[[Any], None]:

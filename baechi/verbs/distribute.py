@@ -18,7 +18,6 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
 from baechi.run.pipeline.batch.splitting import Split
 from baechi.run.pipeline.microbatches import Loss
-from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
 from baechi.simulate.pipeline import OrderLike
 from baechi.split.spec import Layers
@@ -44,6 +43,7 @@ from baechi.verbs.pipeline.asked import Coupled, LossWeights, Number, Splitting,
 from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline, fulfil_pipeline, here
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
+from baechi.verbs.reordering import ReorderLike, decided
 from baechi.verbs.request import Request, fulfil
 from baechi.verbs.split.asked import asked_to_split, refuse_layers_with
 
@@ -68,7 +68,7 @@ def distribute(
     optimizer: Optimizer = None,
     accumulate: bool = False,
     source: Source = "auto",
-    reorder: Reorder = True,
+    reorder: ReorderLike = "auto",
     recompute: Recompute = None,
     outputs: Outputs | None = None,
     compile: Compile | None = None,
@@ -105,9 +105,10 @@ def distribute(
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
         accumulate: whether gradients are added up over several steps; see `profile`.
         source: where times come from; see `profile`.
-        reorder: launch layers in the plan's order. False, or `BAECHI_REORDER=0` in the environment, keeps
-            the code's order, for debugging. A layer that had to wait launches right after the launch that
-            it waited for (`"host"`, as True), or in another thread (`"threads"`).
+        reorder: whether layers launch in the plan's order (True) or as the code reaches them (False); a
+            layer that had to wait launches right after the launch that it waited for, or in a thread of its
+            own (`"threads"`). `"auto"`: in the plan's order if that makes a shorter step, with the host's
+            time to let layers wait. `BAECHI_REORDER=0` in the environment turns it off for all models.
         recompute: qualified names of modules whose activations are not kept: backward runs their forward
             again, which takes time and saves memory. `"auto"` takes as few as needed.
         outputs: where what the model returns goes. `"inputs"`, unless a plan says otherwise: to where its
@@ -222,7 +223,7 @@ def assign(
     plan: PlanLike | Pipeline,
     *,
     cluster: ClusterLike | None = None,
-    reorder: Reorder = True,
+    reorder: ReorderLike = "auto",
     outputs: Outputs | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> nn.Module:
@@ -257,7 +258,8 @@ def assign(
     found = None if cluster is None else located(Cluster.parse(cluster))
     check_owner(optimizer, model.parameters(), type(model).__name__)
     chosen = with_outputs(read_plan(plan), outputs)
-    run_room.assign(model, applied(chosen, found), reorder=reorder, optimizer=optimizer)
+    chosen = applied(chosen, found)
+    run_room.assign(model, chosen, reorder=decided(reorder, chosen), optimizer=optimizer)
     return run_room.tell_uncompiled(model)
 
 

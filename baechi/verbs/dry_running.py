@@ -11,8 +11,8 @@ from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run as run_dry
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.runtime import Reorder
 from baechi.verbs.given import PlanLike, read_plan
+from baechi.verbs.reordering import ReorderLike, decided
 
 
 def dry_run(
@@ -22,7 +22,7 @@ def dry_run(
     *,
     optimizer: str | torch.optim.Optimizer | None = None,
     steps: int = 2,
-    reorder: Reorder = True,
+    reorder: ReorderLike = "auto",
 ) -> Timeline:
     """Run a plan without values: what a step takes, and how full each device gets.
 
@@ -52,8 +52,8 @@ def dry_run(
         ValueError: an unknown optimizer, or `steps` below 1.
     """
     split = Microbatches(plan, told=Told("rows")) if isinstance(plan, Pipeline) else None
-    reorder = False if split is not None else reorder
     plan = plan.plan if isinstance(plan, Pipeline) else read_plan(plan)
+    order = False if split is not None else decided(reorder, plan)
     optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer
     given = Inputs.of(inputs)
-    return run_dry(model, given, plan, optimizer=optimizer, steps=steps, reorder=reorder, microbatches=split)
+    return run_dry(model, given, plan, optimizer=optimizer, steps=steps, reorder=order, microbatches=split)

@@ -114,10 +114,10 @@ def check_reorder(reorder: object) -> None:
         reorder: what was given.
 
     Raises:
-        ValueError: it is no bool, `"host"` or `"threads"`.
+        ValueError: it is no bool, `"auto"`, `"host"` or `"threads"`.
     """
-    if not isinstance(reorder, bool) and reorder not in ("host", "threads"):
-        raise ValueError(f"reorder is {reorder!r}: it takes True, False, 'host' or 'threads'")
+    if not isinstance(reorder, bool) and reorder not in ("auto", "host", "threads"):
+        raise ValueError(f"reorder is {reorder!r}: it takes 'auto', True, False or 'threads'")
 
 
 def with_outputs(plan: Plan, outputs: Outputs | None) -> Plan:

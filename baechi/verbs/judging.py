@@ -24,7 +24,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.dry.loop import Optimizer
-from baechi.run.runtime import Reorder
+from baechi.verbs.reordering import ReorderLike, decided
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ Run = Callable[[Plan], Timeline]
 
 
 def runner(
-    model: nn.Module, examples: Sequence[Inputs], optimizer: Optimizer, reorder: Reorder = True
+    model: nn.Module, examples: Sequence[Inputs], optimizer: Optimizer, reorder: ReorderLike = "auto"
 ) -> Run:
     """Make the function that runs plans of a model dry.
 
@@ -47,7 +47,7 @@ def runner(
         model: the model.
         examples: arguments of calls. Each is run.
         optimizer: its name, or an optimizer of the model.
-        reorder: as `assign` takes it.
+        reorder: as `distribute` takes it.
 
     Returns:
         A function from a plan to the timeline of the first example, with the highest peaks of all examples.
@@ -56,7 +56,8 @@ def runner(
     def run(plan: Plan) -> Timeline:
         with progress("running dry"):
             timelines = [
-                dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples
+                dry_run(model, inputs, plan, optimizer=optimizer, reorder=decided(reorder, plan))
+                for inputs in examples
             ]
         peaks = {name: max([one.peak_bytes[name] for one in timelines]) for name in plan.cluster.names}
         reserved = {name: max([one.reserved_bytes[name] for one in timelines]) for name in plan.cluster.names}

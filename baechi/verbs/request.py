@@ -21,13 +21,13 @@ from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.pipeline.batch.splitting import rows_of
 from baechi.run.pipeline.walking import keeps_rows_apart
-from baechi.run.runtime import Reorder
 from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
 from baechi.verbs.offering import offer
 from baechi.verbs.planning import with_optimizer
 from baechi.verbs.refusal import refused
+from baechi.verbs.reordering import ReorderLike, decided
 from baechi.verbs.split.gaining import split_where_it_gains
 from baechi.verbs.split.verb import plan_as_split
 
@@ -60,7 +60,7 @@ class Request:
     recompute: Recompute
     optimizer_name: str | None
     optimizer: Optimizer
-    reorder: Reorder
+    reorder: ReorderLike
     compile: Mapping[str, Any] | None
     layers: Layers | None
     verify: bool
@@ -81,7 +81,7 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
         examples = Inputs.each_of(inputs)
         plan = planned(request, model, examples, request.profile_with(model, examples=examples))
-        assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
+        assign(model, plan, reorder=decided(request.reorder, plan), optimizer=instance_of(request.optimizer))
         tell_uncompiled(model)
         say(lambda: summary(plan) + _offered(request, plan, model, inputs))
     if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it

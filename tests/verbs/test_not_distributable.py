@@ -95,7 +95,7 @@ def test_models_of_several_processes(kind: str) -> None:
         ({"no_split_module_classes": [nn.Linear(1, 1)]}, "no_split_module_classes is .Linear"),
         ({"training": "yes"}, "training is 'yes': it takes True or False, or None"),
         ({"accumulate": 2}, "accumulate is 2: it takes True or False"),
-        ({"reorder": "often"}, "reorder is 'often': it takes True, False, 'host' or 'threads'"),
+        ({"reorder": "often"}, "reorder is 'often': it takes 'auto', True, False or 'threads'"),
         ({"order": 5, "microbatches": 2}, "order is 5: 'auto', a textbook's name"),
         ({"loss": 5, "microbatches": 2}, "loss is 5: a function"),
     ],

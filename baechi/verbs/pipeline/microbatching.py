@@ -39,6 +39,7 @@ from baechi.verbs.pipeline.returned import told_of_returned
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, with_optimizer
 from baechi.verbs.refusal import refused
+from baechi.verbs.reordering import decided
 from baechi.verbs.request import Request, planned
 from baechi.verbs.split.verb import placed_as_split
 
@@ -134,7 +135,8 @@ def assign_pipeline(
     if split:
         _tell_norms(model)
     trained = instance_of(optimizer)
-    assign(model, pipeline.plan, reorder=not split, optimizer=trained, microbatches=microbatches)
+    order = False if split else decided("auto", pipeline.plan)
+    assign(model, pipeline.plan, reorder=order, optimizer=trained, microbatches=microbatches)
     return tell_uncompiled(model)
 
 

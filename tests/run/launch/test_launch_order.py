@@ -125,7 +125,7 @@ def test_layers_that_are_called_or_not() -> None:
     order = ["branch", "third", "first", "second", "last"]
     graph = baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1))
     cluster = baechi.Cluster.virtual(2)
-    baechi.assign(model, interleaved(graph, cluster, where, order))
+    baechi.assign(model, interleaved(graph, cluster, where, order), reorder=True)
     assert [name for name in graph.placed() if is_layer(graph, name)][1] == "branch"
     with cluster:
         for taken, one in zip((True, False), expected, strict=True):
