@@ -80,12 +80,16 @@ def truth(*, quick: bool = False) -> Iterator[Row]:
                         yield row_of(runnable, graphs[mode != "inference"], cluster, placer, mode)
 
 
+_AS_PLANNED = partial(assign, reorder=True)
+"""Makes a model follow a plan, its order included."""
+
+
 def emulated(
     plan: Plan,
     runnable: Runnable,
     mode: str,
     *,
-    run: Callable[[nn.Module, Plan], nn.Module] = partial(assign, reorder=True),
+    run: Callable[[nn.Module, Plan], nn.Module] = _AS_PLANNED,
     steps: int = _STEPS,
 ) -> Timeline:
     """Run a plan on its emulated cluster.

@@ -106,7 +106,7 @@ def test_a_model_through_distribute() -> None:
 def test_a_step_with_its_transfers() -> None:
     """A call in which layers wait, what travels in it, and the gradients on their way back."""
     model, batch, cluster = Branches(), torch.ones(2, 4), baechi.Cluster.virtual(2)
-    baechi.distribute(model, batch, cluster=cluster, placer="random:3")
+    baechi.distribute(model, batch, cluster=cluster, placer="random:3", reorder=True)
     _, step, there, back, _ = tables()
     losses: list[Tensor] = []
     with cluster:

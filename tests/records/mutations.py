@@ -65,7 +65,8 @@ def originals() -> dict[str, str]:
     }  # fmt: skip
     glue = {
         "kind": "glue", "module": "", "type": "add", "forward_s": 1.0, "follows": "b", "output_bytes": 8,
-        "writes": "given", "as_reached": True, "reaches": True, "reads": {"a.w": {"shape": [2, 2], "place": 1}}, "on_host": False,
+        "writes": "given", "as_reached": True, "reaches": True, "on_host": False,
+        "reads": {"a.w": {"shape": [2, 2], "place": 1}},
     }  # fmt: skip
     last = {"forward_s": 1.0, "backward_s": 1.0, "returned": {"0": 4}, "losses": {"0": 4}, "pin": "d1"}
     nodes: dict[str, dict[str, Any]] = {

@@ -36,6 +36,7 @@ from baechi.torchlib.private.modes import (
     set_function_modes,
     without_subclass_function,
 )
+from baechi.torchlib.private.modules import submodule_table
 from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -193,7 +194,7 @@ class Held:
             for module in layer.modules():
                 looks += [type(module), module.training]
                 for name, value in vars(module).items():
-                    if name == "_modules":
+                    if value is submodule_table(module):
                         self.objects += value.values()
                     elif not name.startswith(_ASIDE):
                         looks += [name, self._look(value)]

@@ -1,6 +1,6 @@
-"""The state that a call depends on, recorded when the code reaches it, so that it can launch later.
+"""What a call depends on beside its arguments.
 
-In:    the arguments and surroundings of a call.
-Out:   the caller's modes and streams, contents of containers, states of generators.
-Start: `contents`, then `caller_state`.
+In:    the calling thread.
+Out:   its settings, to restore them; whether its code must run as it is written.
+Start: `caller_state`.
 """
