@@ -68,7 +68,8 @@ class GlueMode(RemovableMode):
             asked = facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs)
             writes = not facts.quiet or (asked and bool(touched(func, facts.name, args, kwargs)))
             if writes or reorder.awaits(tensors_in(args, kwargs)):
-                given = None if writes or not facts.plain else plain_tensors(args, kwargs)
+                odd = writes or not facts.plain or SplitTensor in types or Unjoined in types
+                given = None if odd else plain_tensors(args, kwargs)
                 if given is not None and not (facts.rule.takes_device and _moves_to(given, args, kwargs)):
                     return self._in_order(reorder, func, facts, given, args, kwargs)
                 reorder.launch_all(f"{facts.name} runs in the code's order")

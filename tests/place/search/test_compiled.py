@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import numba
 import pytest
 
 from baechi.place.search.estimating import compiled as module
@@ -37,8 +38,9 @@ def test_little_is_not_compiled() -> None:
     assert not double.is_at_hand
 
 
-def test_one_process_compiles(hasty: None) -> None:
+def test_one_process_compiles(hasty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process compiles, Python goes on; when it is done, this one may."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # what was compiled before is at hand at once
 
     @compiled
     def triple(number: float) -> float:

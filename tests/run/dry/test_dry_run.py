@@ -38,7 +38,7 @@ def dry(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Ti
     model.train(way != "inference")
     optimizer = OPTIMIZERS[way](model.parameters()) if way != "inference" else None
     torch.manual_seed(0)
-    return baechi.dry_run(model, inputs, plan, optimizer=optimizer)
+    return baechi.dry_run(model, inputs, plan, optimizer=optimizer, reorder=True)
 
 
 @pytest.mark.parametrize(

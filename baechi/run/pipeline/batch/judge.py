@@ -57,8 +57,8 @@ logger = logging.getLogger(__name__)
 GIVES, RUNS = "gives the same as the whole batch", "lets them run"
 """What a way to split inputs does."""
 
-_FEW = 16
-"""So few rows are looked at twice, where weights are all equal."""
+_FEW, _VERY_FEW = 16, 4
+"""So few rows are looked at twice, and eight times, where weights are all equal."""
 
 _FLOATS_ALIKE = 1e-4
 """So far numbers of Python in lists may be off, of the larger one: what made them is not known."""
@@ -610,9 +610,11 @@ class Judge:
                 "batch: %s",
                 ", ".join(seen.buffers[:5]),
             )
-        if setting.perturbed == 1 and sum(case.parts.rows) <= _FEW and case.looker.has_flat_weights():
+        rows = sum(case.parts.rows)
+        looks = 8 if rows <= _VERY_FEW else 2 if rows <= _FEW else 1
+        if 0 < setting.perturbed < looks and case.looker.has_flat_weights():
             # few rows may agree by chance, where the numbers that tell are not the model's own
-            return self._heard(case, replace(setting, perturbed=2), kind)
+            return self._heard(case, replace(setting, perturbed=setting.perturbed + 1), kind)
         return None
 
     def _hearing(self, case: Case, seen: Seen, setting: Setting) -> "_Hearing":
