@@ -18,7 +18,6 @@ def test_the_aim() -> None:
     assert [in_aim(off) for off in (-0.001, 0.0, 0.15, 0.151)] == [False, True, True, False]
 
 
-@pytest.mark.full
 def test_with_all_terms_the_simulator_is_near() -> None:
     """With nothing removed, steps and peaks are within the aim; without the host, steps are not."""
     rows = list(ablation(quick=True))

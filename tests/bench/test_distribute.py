@@ -9,7 +9,6 @@ from baechi.bench.distribute import Row
 from baechi.cli import app
 
 
-@pytest.mark.full
 def test_json() -> None:
     """`--json` prints what the table shows: stages that add up to the ratio."""
     done = CliRunner().invoke(app, ["bench", "distribute", "--quick", "--json"])

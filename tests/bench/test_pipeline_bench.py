@@ -28,7 +28,6 @@ def ran() -> list[Emulated]:
     return list(emulated.emulated(quick=True))
 
 
-@pytest.mark.full
 def test_every_model_on_every_cluster(rows: list[Row]) -> None:
     """Towers and skips on two devices, equal and not, with one and four microbatches."""
     found = {(row.model, row.cluster, row.microbatches) for row in rows}
@@ -36,14 +35,12 @@ def test_every_model_on_every_cluster(rows: list[Row]) -> None:
     assert found == {(*name, number) for name in names for number in (1, 4)}
 
 
-@pytest.mark.full
 def test_never_behind_the_literature(rows: list[Row]) -> None:
     """The choice is as fast as GPipe, 1F1B and interleaved on its stages, and no faster than the bound."""
     assert all(row.over_textbook <= 1 for row in rows)
     assert all(row.over_bound >= 1 - 1e-9 for row in rows)
 
 
-@pytest.mark.full
 def test_table(rows: list[Row]) -> None:
     """A line for each model and cluster, a column for each number."""
     shown = simulated.table(rows)
@@ -52,7 +49,6 @@ def test_table(rows: list[Row]) -> None:
     assert simulated.table([Row("m", "c", 2, None)]).row_count == 1
 
 
-@pytest.mark.full
 def test_emulated_steps(ran: list[Emulated]) -> None:
     """All ways run; no step is faster than its bound, and the choice is not behind the literature."""
     assert [(row.model, row.cluster, row.microbatches) for row in ran] == [("towers", "2 equal, NVLink", 4)]
@@ -88,7 +84,6 @@ def test_apart_where_the_graph_does_not_know_the_host() -> None:
     assert costs_of(plan).host_backward_s == [0.0] * 5
 
 
-@pytest.mark.full
 def test_emulated_table(ran: list[Emulated]) -> None:
     """A line for each row; a way that could not run is a dash."""
     assert emulated.table(ran).row_count == len(ran)
@@ -117,7 +112,6 @@ def kept_by_rows(rows: int) -> LayerGraph:
     return graph
 
 
-@pytest.mark.full
 def test_largest_batches() -> None:
     """All microbatches in flight hold the whole batch, as GPipe's do; with one in flight, far more fits."""
     fits = batches._Fits(kept_by_rows, 64)
@@ -127,7 +121,6 @@ def test_largest_batches() -> None:
     assert [list(column.cells) for column in shown.columns] == [["m"], ["64"], ["104"], ["none"]]
 
 
-@pytest.mark.full
 def test_parts_of_the_list() -> None:
     """Models and clusters by name; unknown ones are refused."""
     (row,) = emulated.emulated(quick=True, models=["skips"], devices=["2 unequal"])

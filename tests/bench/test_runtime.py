@@ -9,7 +9,6 @@ from baechi.bench.runtime import LAYERS
 from baechi.cli import app
 
 
-@pytest.mark.full
 def test_json() -> None:
     """Each way runs: nothing waits in the first, many layers in the next two, none with hooks. `--json` has
     what the table shows."""

@@ -53,7 +53,6 @@ def test_the_same_devices_emulated() -> None:
         assert same.device(new).flops_per_s == cluster.device(old).flops_per_s
 
 
-@pytest.mark.full
 def test_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each small model; no way is faster than the plan's by more than rounding of clocks."""
     rows = list(steps.steps(quick=True))

@@ -33,7 +33,6 @@ def test_what_was_said_of_an_empty_device() -> None:
     assert not is_true(row(100, (1000, 1)), "simulated")
 
 
-@pytest.mark.full
 def test_predictions_are_true() -> None:
     """Dry runs are exact; the simulator is near. All clocks are logical: a second run says the same, and
     `--json` has each row of it, with what it is off by."""

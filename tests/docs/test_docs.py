@@ -92,7 +92,6 @@ def test_readme_snippets_are_python() -> None:
             compile(block if not block.startswith("    ") else f"x = {{\n{block}}}", str(page), "exec")
 
 
-@pytest.mark.full
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo trains on one device and over two, shows the plan, and finds the same losses."""
     monkeypatch.setattr(demo, "STEPS", 2)

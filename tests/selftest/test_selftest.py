@@ -16,7 +16,6 @@ from baechi.selftest import Row, selftest, trials
 from baechi.selftest.subjects import subjects
 
 
-@pytest.mark.full
 def test_all_is_right_on_emulated_devices() -> None:
     """Ten models, four modes: all right, but for one that must be refused and one that has no witness."""
     found = selftest(baechi.Cluster.virtual(3))

@@ -83,7 +83,6 @@ def test_nothing_runs_again_where_memory_is_no_limit() -> None:
     assert auto(graphs, Cluster.uniform(2, link=LINK)).plan.recompute == ()
 
 
-@pytest.mark.full
 def test_what_fits_no_other_way() -> None:
     """With 80 bytes nothing fits unless layers run again; with 8 nothing fits at all."""
     graphs = {number: graph_of(CHAIN, number, 2) for number in (2, 8)}

@@ -40,7 +40,7 @@ def test_little_is_not_compiled() -> None:
 
 def test_one_process_compiles(hasty: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process compiles, Python goes on; when it is done, this one may."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # what was compiled before is at hand at once
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # else it is compiled already
 
     @compiled
     def triple(number: float) -> float:
