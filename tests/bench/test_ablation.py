@@ -1,6 +1,5 @@
 """The ablation takes away what it says, and only that."""
 
-import pytest
 from place.graphs import graph_of
 
 from baechi.bench.ablation import ALL, TERMS, ablation, in_aim, without

@@ -11,7 +11,7 @@ another thread may be running it.
 import random
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -224,6 +224,10 @@ class Held:
         look = type(value), self._look(vars(value))
         self._inside.discard(id(value))
         return look
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The weights and buffers among these."""
+        return (value for value in self.objects if isinstance(value, torch.Tensor))
 
     def is_held_by(self, layer: nn.Module) -> bool:
         """Whether a layer holds the same objects now."""

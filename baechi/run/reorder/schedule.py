@@ -35,6 +35,7 @@ from baechi.run.state.regions import why_as_written
 from baechi.run.steady.reads import is_bare
 from baechi.run.step.call import Call
 from baechi.run.step.glue import GlueMode
+from baechi.run.step.loans import version_of
 from baechi.run.step.reach import ModesAside
 from baechi.run.user_line import user_line
 from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
@@ -165,12 +166,15 @@ class Schedule:
                 outcome = self._infer(
                     partial(self._outcomes.of_layer, module, held.looks, device), call, caller
                 )
-            if outcome is None:
+            if outcome is None or held is None:
                 reason = reason or "only running it tells what it returns"
                 self.forced.append(Forced(call.name, reason, user_line()))
                 self._launch_tasks(needs)
                 return self._launch_here(call)
-            run = partial(copy_context().run, _launch_as_reached, call, caller, module, held)
+            read = [*given, *held.tensors()]
+            run = partial(
+                copy_context().run, _launch_as_reached, call, caller, _versions(read), (module, held)
+            )
             task = Task(self, call.name, call.number, True, run, needs=list(needs))
             return self._defer(task, outcome, given, call.place, in_turn=in_turn)
 
@@ -194,7 +198,7 @@ class Schedule:
             self.force(needs, reason or f"{call.name} needs values")
             return call.run(call.args, call.kwargs)
         call = replace(call, args=_copied(call.args), kwargs=_copied(call.kwargs))
-        run = partial(_launch_as_reached, call, caller)
+        run = partial(_launch_as_reached, call, caller, _versions(given))
         task = Task(self, call.name, call.number, False, run, needs=list(needs))
         return self._defer(task, outcome, given, call.place, in_turn=True)
 
@@ -392,14 +396,28 @@ def _drop(task: Task, error: BaseException) -> None:
     task.needs, task.followers, task.values = [], [], []
 
 
+_Versions = list[tuple[torch.Tensor, int]]
+"""Tensors, each with how often it was written."""
+
+
+def _versions(read: Iterable[torch.Tensor]) -> _Versions:
+    """Those that are there already, as they are now."""
+    return [(tensor, version_of(tensor)) for tensor in read if type(tensor) is not Deferred]
+
+
 def _launch_as_reached(
-    call: Call, caller: CallerState, module: nn.Module | None = None, held: Held | None = None
+    call: Call, caller: CallerState, read: _Versions, holder: tuple[nn.Module, Held] | None = None
 ) -> Any:
-    """Launch a call as its caller was when the code reached it."""
-    if module is not None and held is not None and not held.is_held_by(module):
+    """Launch a call as its caller was when the code reached it; what it reads must be what it was then."""
+    what = ""
+    if any(version_of(tensor) != version for tensor, version in read):
+        what = "what it reads was written"
+    if holder is not None and not holder[1].is_held_by(holder[0]):
+        what = "it was changed (an attribute, a weight or a hook)"
+    if what:
         raise BaechiError(
-            f"{call.name} was changed (an attribute, a weight or a hook) after the model's code called it "
-            "and before it launched, in the plan's order. Run this model with reorder=False"
+            f"{call.name}: {what} after the model's code called it and before it launched, in the plan's "
+            "order. Run this model with reorder=False"
         )
     with caller.restored():
         return call.run(call.args, call.kwargs)

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from order.interleaved import interleaved
 from run.checks import REORDER, check_late, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import baechi
 from baechi.errors import BaechiError
 from baechi.run.binding import binding_of
 
@@ -137,7 +139,7 @@ def test_a_waiting_layer_computes_with_what_was_set_when_it_was_reached(change: 
     MAML and ensembles use it, gave the weights back before the layer launched.
     """
     if change in TOLD and reorder is not False:
-        with pytest.raises(BaechiError, match=r"m was changed .* Run this model with reorder=False"):
+        with pytest.raises(BaechiError, match=r"m: it was changed .* Run this model with reorder=False"):
             check_late(lambda: Changing(change), vectors, reorder, training=True)
         return
     token = SHADE.set(0.5)  # the caller's
@@ -145,3 +147,48 @@ def test_a_waiting_layer_computes_with_what_was_set_when_it_was_reached(change: 
     SHADE.reset(token)
     runtime = binding_of(model).runtime  # type: ignore[union-attr]
     assert reorder is False or runtime.counts["deferred"]
+
+
+class Writes(nn.Module):
+    """Writes its argument in place, though it did not when it was captured."""
+
+    writes = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.writes:
+            with torch.no_grad():
+                x.add_(1)
+        return x * self.weight
+
+
+class Siblings(nn.Module):
+    """A layer that waits, and one that writes what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.writes = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), Writes()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        a = self.a(h)
+        written = self.writes(h)
+        return self.c(a + self.b(x)) + written
+
+
+@pytest.mark.parametrize("reorder", ["host", "threads"])
+def test_what_was_written_while_a_layer_waited_to_read_it_is_told(reorder: Any) -> None:
+    """No capture saw that it writes. Wrong numbers would be silent."""
+    model, cluster = Siblings(), baechi.Cluster.virtual(2)
+    graph = baechi.profile(model, vectors(), cluster=cluster, training=True, source="estimate")
+    where = {"": 0, "c": 1, "writes": 1}
+    baechi.assign(model, interleaved(graph, cluster, where, ["b", "a", "writes", "c"]), reorder=reorder)
+    with cluster:
+        model(**vectors())
+        assert binding_of(model).runtime.counts["deferred"]  # type: ignore[union-attr]
+        model.writes.writes = True
+        with pytest.raises(BaechiError, match=r"what it reads was written .* reorder=False"):
+            model(**vectors())
