@@ -82,7 +82,7 @@ def best(
         tries = [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
     if effort:
         tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
-    if cluster.host is not None:
+    if cluster.host is not None or problem.launch_rules.bind:  # waiting costs the host; not all can wait
         tries += _in_code_order(problem, check, tries, enough_s, effort)
     tries += in_whole_blocks(problem, check, tries)
     tries += roomier(problem, check, preferred(problem, tries), min([one.step_s for one in tries]))

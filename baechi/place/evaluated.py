@@ -112,6 +112,7 @@ def rehearsed(
         device_of: by group, its device.
         order: layers.
     """
+    order = problem.launch_rules.launchable(order)
     place = [0] * len(order)
     for index, layer in enumerate(order):
         place[layer] = index

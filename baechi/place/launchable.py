@@ -8,49 +8,74 @@ that may write what others read launches after all that the code reached before 
 """
 
 from collections.abc import Sequence
-
-import networkx as nx
+from heapq import heapify, heappop, heappush
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph
 
 
-def launchable(indexed: IndexedGraph, order: Sequence[int]) -> Sequence[int]:
-    """The nearest order in which layers can launch.
+class LaunchRules:
+    """Which layers launch after which, whatever the plan says.
 
     Args:
         indexed: the graph, in code order.
-        order: all layers in topological order.
     """
-    all_at_once = [costs.kind == "layer" and (bool(costs.writes) or costs.reaches) for costs in indexed.costs]
-    bound = [costs.kind == "layer" and costs.as_reached for costs in indexed.costs]
-    if not any(bound) and not any(all_at_once):
-        return order
-    parents = [
-        [indexed.source[tensor] for tensor in indexed.reads[layer] if indexed.source[tensor] != FROM_HOST]
-        + list(indexed.before[layer])
-        for layer in range(len(indexed))
-    ]
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(order)
-    graph.add_edges_from((parent, layer) for layer, found in enumerate(parents) for parent in found)
-    gone: set[int] = set()  # launched by the last event
-    event = None  # a node of its own: after what has launched by then, before all that is reached later
-    for layer, (is_bound, takes_all) in enumerate(zip(bound, all_at_once, strict=True)):
-        if event is not None:
-            graph.add_edge(event, layer)
-        if not is_bound and not takes_all:
-            continue
-        due = list(range(layer + 1)) if takes_all else [layer]
-        following = -1 - layer
-        if event is not None:
-            graph.add_edge(event, following)
-        event = following
-        while due:
-            one = due.pop()
-            if one not in gone:
-                gone.add(one)
-                graph.add_edge(one, event)
-                due += parents[one]
-    place = {layer: number for number, layer in enumerate(order)}
-    found = nx.lexicographical_topological_sort(graph, key=lambda node: place.get(node, -1))
-    return [node for node in found if node >= 0]
+
+    def __init__(self, indexed: IndexedGraph) -> None:
+        parents = [
+            [indexed.source[tensor] for tensor in indexed.reads[layer] if indexed.source[tensor] != FROM_HOST]
+            + list(indexed.before[layer])
+            for layer in range(len(indexed))
+        ]
+        self._followers: list[list[int]] = [[] for _ in range(len(indexed))]
+        for layer, found in enumerate(parents):
+            for parent in found:
+                self._followers[parent].append(layer)
+        gone: set[int] = set()  # launched by the last event
+        event = -1  # a node of its own: after what has launched by then, before all that is reached later
+        for layer, costs in enumerate(indexed.costs):
+            if event >= 0:
+                self._followers[event].append(layer)
+            takes_all = costs.kind == "layer" and (bool(costs.writes) or costs.reaches)
+            if not takes_all and not (costs.kind == "layer" and costs.as_reached):
+                continue
+            self._followers.append([])
+            if event >= 0:
+                self._followers[event].append(len(self._followers) - 1)
+            event = len(self._followers) - 1
+            due = list(range(layer + 1)) if takes_all else [layer]
+            while due:
+                one = due.pop()
+                if one not in gone:
+                    gone.add(one)
+                    self._followers[one].append(event)
+                    due += parents[one]
+        self.bind = event >= 0
+        """Whether some layer launches where the code reaches it, so that not all orders can be kept."""
+        self._missing = [0] * len(self._followers)
+        for found in self._followers:
+            for follower in found:
+                self._missing[follower] += 1
+
+    def launchable(self, order: Sequence[int]) -> Sequence[int]:
+        """The nearest order in which layers can launch.
+
+        Args:
+            order: all layers in topological order.
+        """
+        if not self.bind:
+            return order
+        place = [-1] * len(self._followers)  # events are no layers: they pass at once
+        for number, layer in enumerate(order):
+            place[layer] = number
+        missing, found = list(self._missing), []
+        ready = [(place[node], node) for node, count in enumerate(missing) if not count]
+        heapify(ready)
+        while ready:
+            _, node = heappop(ready)
+            if node < len(order):
+                found.append(node)
+            for follower in self._followers[node]:
+                missing[follower] -= 1
+                if not missing[follower]:
+                    heappush(ready, (place[follower], follower))
+        return found

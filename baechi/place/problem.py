@@ -8,7 +8,7 @@ from baechi.cost.memory import footprints_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.place.group_bytes import GroupBytes
-from baechi.place.launchable import launchable
+from baechi.place.launchable import LaunchRules
 from baechi.records import Candidate, Cluster, LayerGraph, Link, Plan
 
 ANYWHERE = -1
@@ -171,10 +171,15 @@ class Problem:
             self.graph,
             self.cluster,
             {name: devices[device_of[group]] for name, group in zip(names, group_of, strict=True)},
-            tuple([names[layer] for layer in launchable(self.indexed, order)]),
+            tuple([names[layer] for layer in self.launch_rules.launchable(order)]),
             placer=placer,
             candidates=(Candidate(placer, note=note),) if note else (),
         )
+
+    @cached_property
+    def launch_rules(self) -> LaunchRules:
+        """Which orders can be kept."""
+        return LaunchRules(self.indexed)
 
     def _made_in(self, tensor: int) -> int:
         maker = self.indexed.source[tensor]
