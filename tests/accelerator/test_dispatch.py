@@ -100,7 +100,7 @@ def test_a_plan_over_two_devices_twice(toy: ToyMachine, workers: Any) -> None:
 
 FAULTS = {
     "one device": ({1: ValueError("one")}, ValueError),
-    "two devices": ({0: ValueError("zero"), 1: KeyError("one")}, AggregateError),
+    "two devices": ({0: ValueError("zero"), 1: KeyError("one")}, (AggregateError, ValueError, KeyError)),
     "Ctrl-C": ({1: KeyboardInterrupt()}, KeyboardInterrupt),
 }
 
@@ -122,6 +122,8 @@ def test_faults_are_told_and_the_next_call_works(toy: ToyMachine, name: str, wor
             Net.fails = {}
         if isinstance(raised.value, AggregateError):
             assert [type(error) for error in raised.value.exceptions] == [ValueError, KeyError]
+        elif name == "two devices":  # a thread was told to stop before its own chunk failed
+            assert workers == "thread" and raised.value in fails.values()
         else:
             assert raised.value is fails[1]
             assert "in layer (root) (Net) on toy:1" in raised.value.__notes__

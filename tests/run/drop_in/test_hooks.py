@@ -99,7 +99,7 @@ def test_hooks_on_modules(way: Way, change: bool) -> None:
             hang_on(model.get_submodule(name), name, notes)
         return train(model), train(model), notes.taken()
 
-    same(way, run)
+    same(way, run, waits=False)  # nothing waits where modules have hooks
 
 
 class Hooked(Rig):

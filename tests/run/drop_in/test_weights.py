@@ -207,7 +207,7 @@ def test_parametrizations(way: Way) -> None:
             outs += train(model, steps=1)
         return outs, model.eval()(batch()).detach()
 
-    same(way, run, build=parametrized, waits=way.placer != "m-etf")  # which needs no layer to wait here
+    same(way, run, build=parametrized, waits=False)  # a layer that changed its parametrizations may not wait
 
 
 @every_way
