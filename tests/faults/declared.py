@@ -191,8 +191,8 @@ REORDERING = (
         "a layer that was changed while it waited is not told",
         "It computes with what was set after the code reached it.",
         "baechi.run.reorder.schedule",
-        "held is not None and not held.is_held_by(module):",
-        "held is not None and False:",
+        "if holder is not None and not holder[1].is_held_by(holder[0]):",
+        "if False:",
         default=("run/state/test_changes.py",),
     ),
     Fault(
