@@ -207,7 +207,7 @@ REORDERING = (
         "what casts weights waits",
         "A weight is cast where the layer launches, not once for all its calls.",
         "baechi.run.reorder.schedule",
-        "        if CallerState.now().autocasts:\n",
+        "        if caller.autocasts:\n",
         "        if False:\n",
         default=("run/launch/test_reordering.py::test_transparent[autocast_with_a_shared_weight]",),
     ),

@@ -49,6 +49,8 @@ _OURS = "_baechi"
 _ASIDE = (_OURS, "forward", "_state_dict_", "_load_state_dict_")
 """How the attributes begin that decide no outcome; a layer with a forward of its own does not wait."""
 
+_NUMBERS = frozenset({bool, int, float, str})
+
 _CONSTANTS = (
     bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.Size, type, type(len),
@@ -134,15 +136,17 @@ class Outcomes:
     ) -> Outcome | None:
         try:
             key = (what, device, look_of(given))
-            hash(key)
+            outcome: Outcome | None = self._known.get(key, _NEW)  # the key is hashed once
         except TypeError:
             return None
-        if key not in self._known:
+        if outcome is _NEW:
             if len(self._known) >= self._most:
                 self._known.clear()
-            self._known[key] = infer(run, given, device)
-        return self._known[key]
+            outcome = self._known[key] = infer(run, given, device)
+        return outcome
 
+
+_NEW: Any = object()
 
 _Run = Callable[[Any, Any], tuple[Any, Iterable[torch.Tensor]]]
 """Runs a call with fake arguments; returns what it returns, and the fake tensors that its layer holds."""
@@ -192,12 +196,17 @@ class Held:
         looks: list[Any] = []
         try:
             for module in layer.modules():
-                looks += [type(module), module.training]
+                looks.append(type(module))
+                below = submodule_table(module)
                 for name, value in vars(module).items():
-                    if value is submodule_table(module):
+                    kind = type(value)
+                    if kind in _NUMBERS:  # most attributes are, or tables without anything in them
+                        looks += [name, kind, value]
+                        self.objects.append(value)
+                    elif value is below:
                         self.objects += value.values()
                     elif not name.startswith(_ASIDE):
-                        looks += [name, self._look(value)]
+                        looks += [name, self._look(value) if value is not None else None]
             self.looks: Hashable = tuple(looks)
         except TypeError:
             self.looks = None
@@ -208,7 +217,7 @@ class Held:
         if type(value) is Deferred or isinstance(value, nn.Module):  # a module that is no submodule
             raise TypeError(type(value).__name__)
         if isinstance(value, dict):
-            return tuple([(key, self._look(item)) for key, item in value.items()])
+            return tuple([(key, self._look(item)) for key, item in value.items()]) if value else ()
         if isinstance(value, (list, tuple, set, frozenset)):
             return tuple([self._look(item) for item in value])
         self.objects.append(value)

@@ -158,7 +158,8 @@ class Schedule:
             needs = tasks_of(given)
             if in_turn and not needs:
                 return self._launch_here(call)
-            reason, caller = _why_not_alone(module) or self._why_in_code_order(), CallerState.now()
+            caller = CallerState.now()
+            reason = _why_not_alone(module) or self._why_in_code_order(caller)
             held = None if reason else Held(module)
             outcome = None
             if held is not None and held.looks is not None:
@@ -191,7 +192,8 @@ class Schedule:
             What it returns, or deferred tensors.
         """
         needs = tasks_of(given)
-        reason, caller = self._why_in_code_order(), CallerState.now()
+        caller = CallerState.now()
+        reason = self._why_in_code_order(caller)
         infer = partial(self._outcomes.of_function, func, device)
         outcome = None if reason else self._infer(infer, call, caller)
         if outcome is None:
@@ -254,12 +256,12 @@ class Schedule:
         self.waiting.clear()
         self._by_layer.clear()
 
-    def _why_in_code_order(self) -> str:
-        """Why no call may wait here; empty if calls may."""
+    def _why_in_code_order(self, caller: CallerState) -> str:
+        """Why no call may wait here, by the settings of now; empty if calls may."""
         why = why_as_written()
         if why:
             return why
-        if CallerState.now().autocasts:
+        if caller.autocasts:
             return "weights are cast once for several calls (autocast)"
         if _modes() != self._modes:
             return "a mode is on that was not on when the step began"
