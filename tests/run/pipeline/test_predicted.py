@@ -160,7 +160,7 @@ def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -
         ("detr", 4, "even", "1f1b", MICROBATCHES),
         ("two_branches", 3, "even", "1f1b", MICROBATCHES),
         ("two_branches", 4, "auto", "1f1b", 2),
-        ("torch_transformer", 3, "random:2", "gpipe", 2),
+        ("torch_transformer", 3, "random:1", "gpipe", 2),
     ],
 )
 def test_steps_of_architectures(name: str, devices: int, placer: str, order: str, microbatches: int) -> None:

@@ -67,7 +67,7 @@ class LaneStep(Step):
         self._lane = lane
         self._after, self._turn = "", 0
         """The layer call that the code reached last, and how many functional ops it called since."""
-        self._calls: Counter[str] = Counter()
+        self._ops: Counter[str] = Counter()
         """How many of them by function, of those that the graph has."""
         self._sender = Sender(ahead)
         self._shared = shared
@@ -78,7 +78,7 @@ class LaneStep(Step):
         if self.inside is None:
             self.backend.spend("lane_layer", self.backend.host)
             self._after, self._turn = call, 0
-            self._calls.clear()
+            self._ops.clear()
             given, hidden = list(tensors_in(args, kwargs)), []
             for one in given:
                 if self._sender.sites.get(one) is None and self.backend.place_of(one) in self.backend.names:
@@ -99,8 +99,8 @@ class LaneStep(Step):
         """
         node = None
         if name in self._route.functions and place in self.backend.names:
-            node = self._route.node_at.get(Site(self._after, name, self._calls[name]))
-            self._calls[name] += 1
+            node = self._route.node_at.get(Site(self._after, name, self._ops[name]))
+            self._ops[name] += 1
         self._go_to(node, given, place)
 
     def read_shared(self, given: Iterable[torch.Tensor]) -> None:
