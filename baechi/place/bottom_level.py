@@ -21,7 +21,7 @@ def bottom_level_order(problem: Problem, device_of: Sequence[int]) -> list[int]:
     Returns:
         Layers; ties go to the first in topological order.
     """
-    return order_by(problem, [-level for level in bottom_levels(problem, device_of)])
+    return order_by(problem.followers, [-level for level in bottom_levels(problem, device_of)])
 
 
 def bottom_levels(problem: Problem, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:

@@ -8,35 +8,32 @@ that may write what others read launches after all that the code reached before 
 """
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.place.priority import order_by
+from baechi.records.layer_costs import LayerCosts
 
 
 class LaunchRules:
     """Which layers launch after which, whatever the plan says.
 
     Args:
-        indexed: the graph, in code order.
+        layers: by layer, in code order, its attributes.
+        followers: by layer, those that depend on it.
     """
 
-    def __init__(self, indexed: IndexedGraph) -> None:
-        parents = [
-            [indexed.source[tensor] for tensor in indexed.reads[layer] if indexed.source[tensor] != FROM_HOST]
-            + list(indexed.before[layer])
-            for layer in range(len(indexed))
-        ]
-        self._followers: list[list[int]] = [[] for _ in range(len(indexed))]
-        for layer, found in enumerate(parents):
-            for parent in found:
-                self._followers[parent].append(layer)
+    def __init__(self, layers: Sequence[LayerCosts], followers: Sequence[Sequence[int]]) -> None:
+        parents: list[list[int]] = [[] for _ in layers]
+        for layer, found in enumerate(followers):
+            for follower in found:
+                parents[follower].append(layer)
+        self._followers = [list(found) for found in followers]
         gone: set[int] = set()  # launched by the last event
         event = -1  # a node of its own: after what has launched by then, before all that is reached later
-        for layer, costs in enumerate(indexed.costs):
+        for layer, costs in enumerate(layers):
             if event >= 0:
                 self._followers[event].append(layer)
-            takes_all = costs.kind == "layer" and (bool(costs.writes) or costs.reaches)
-            if not takes_all and not (costs.kind == "layer" and costs.as_reached):
+            takes_all = bool(costs.writes) or costs.reaches
+            if costs.kind != "layer" or not (takes_all or costs.as_reached):
                 continue
             self._followers.append([])
             if event >= 0:
@@ -51,10 +48,6 @@ class LaunchRules:
                     due += parents[one]
         self.bind = event >= 0
         """Whether some layer launches where the code reaches it, so that not all orders can be kept."""
-        self._missing = [0] * len(self._followers)
-        for found in self._followers:
-            for follower in found:
-                self._missing[follower] += 1
 
     def launchable(self, order: Sequence[int]) -> Sequence[int]:
         """The nearest order in which layers can launch.
@@ -64,18 +57,7 @@ class LaunchRules:
         """
         if not self.bind:
             return order
-        place = [-1] * len(self._followers)  # events are no layers: they pass at once
+        place = [-1.0] * len(self._followers)  # events are no layers: they pass at once
         for number, layer in enumerate(order):
             place[layer] = number
-        missing, found = list(self._missing), []
-        ready = [(place[node], node) for node, count in enumerate(missing) if not count]
-        heapify(ready)
-        while ready:
-            _, node = heappop(ready)
-            if node < len(order):
-                found.append(node)
-            for follower in self._followers[node]:
-                missing[follower] -= 1
-                if not missing[follower]:
-                    heappush(ready, (place[follower], follower))
-        return found
+        return [node for node in order_by(self._followers, place) if node < len(order)]

@@ -3,20 +3,17 @@
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from baechi.place.problem import Problem
 
-
-def order_by(problem: Problem, keys: Sequence[float]) -> list[int]:
+def order_by(followers: Sequence[Sequence[int]], keys: Sequence[float]) -> list[int]:
     """Order all layers topologically by priority.
 
     Args:
-        problem: what is placed.
+        followers: by layer, those that depend on it.
         keys: by layer, the smaller the sooner; ties go to the first in topological order.
 
     Returns:
         Layers.
     """
-    followers = problem.followers
     missing = [0] * len(followers)
     for after in followers:
         for follower in after:

@@ -179,7 +179,7 @@ class Problem:
     @cached_property
     def launch_rules(self) -> LaunchRules:
         """Which orders can be kept."""
-        return LaunchRules(self.indexed)
+        return LaunchRules(self.indexed.costs, self.followers)
 
     def _made_in(self, tensor: int) -> int:
         maker = self.indexed.source[tensor]

@@ -76,7 +76,7 @@ class Judge:
             device_of: by group, its device.
             keys: by layer, its priority.
         """
-        order = order_by(self.problem, keys)
+        order = order_by(self.problem.followers, keys)
         known = self._known.get((tuple(device_of), tuple(order)))
         found = self._simulated(device_of, order) if known is None else known
         attempt = Attempt(found, tuple(keys), excess_of(found.peak_bytes, self.problem.memory_bytes))
@@ -162,7 +162,7 @@ class Repair:
         device_of, keys, place = self._device_of, self._keys, self._place
         if turn < 0.25 or len(self._problem.devices) == 1:
             keys = self._turned(group)
-            place = _places(order_by(self._problem, keys))
+            place = _places(order_by(self._problem.followers, keys))
         elif self._problem.pins[group] == ANYWHERE:
             device_of = self._moved(group, device, swap=turn < 0.6)
         peaks = self._estimated(device_of, place)
