@@ -191,7 +191,7 @@ REORDERING = (
         "a layer that was changed while it waited is not told",
         "It computes with what was set after the code reached it.",
         "baechi.run.reorder.schedule",
-        "if holder is not None and not holder[1].is_held_by(holder[0]):",
+        "if held is not None and not held.is_as_noted():",
         "if False:",
         default=("run/state/test_changes.py",),
     ),

@@ -11,10 +11,10 @@ another thread may be running it.
 import random
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from operator import is_
+from operator import eq
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.leaks import clear_known_caches
 from baechi.torchlib.fakes.results import without_undefined
 from baechi.torchlib.modules.intercept import without_replacement
+from baechi.torchlib.modules.tables import content_of, differ
 from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import (
@@ -49,7 +50,10 @@ _OURS = "_baechi"
 _ASIDE = (_OURS, "forward", "_state_dict_", "_load_state_dict_")
 """How the attributes begin that decide no outcome; a layer with a forward of its own does not wait."""
 
+_CONTAINERS = (dict, list, set)
+
 _NUMBERS = frozenset({bool, int, float, str})
+"""Types of most attributes."""
 
 _CONSTANTS = (
     bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
@@ -180,51 +184,65 @@ def look_of(value: Any) -> Hashable:
 
 
 class Held:
-    """What a layer holds. If it holds something else at its launch, it was changed while it waited.
+    """What a layer holds, noted. If it holds something else at its launch, it was changed while it waited.
 
     Args:
         layer: the layer.
 
     Attributes:
         looks: all of it that decides a call's outcome; None if the layer holds what may change unseen.
-        objects: all objects that it holds.
+        tensors: its weights and buffers.
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        self.objects: list[Any] = []
+        self.tensors: list[torch.Tensor] = []
+        self._looks: list[Hashable] = []
+        """Of these tensors."""
+        self._kinds: list[tuple[nn.Module, type]] = []
+        self._tables: list[tuple[Any, Any]] = []
+        """The attribute tables, dicts, lists and sets, each with what is in it."""
+        self._empty: list[Any] = []
+        """Those in which is nothing."""
         self._inside: set[int] = set()
         looks: list[Any] = []
         try:
             for module in layer.modules():
+                self._kinds.append((module, type(module)))
+                own, below = vars(module), submodule_table(module)
+                self._tables += [(own, content_of(own)), (below, content_of(below))]
                 looks.append(type(module))
-                below = submodule_table(module)
-                for name, value in vars(module).items():
+                for name, value in own.items():
                     kind = type(value)
-                    if kind in _NUMBERS:  # most attributes are, or tables without anything in them
+                    if kind in _NUMBERS:  # most are
                         looks += [name, kind, value]
-                        self.objects.append(value)
-                    elif value is below:
-                        self.objects += value.values()
-                    elif not name.startswith(_ASIDE):
-                        looks += [name, self._look(value) if value is not None else None]
+                    elif value is not below and not name.startswith(_ASIDE):
+                        looks += [name, self._look(value)]
             self.looks: Hashable = tuple(looks)
         except TypeError:
             self.looks = None
 
     def _look(self, value: Any) -> Hashable:
+        if value is None:
+            return None
         if type(value) is weakref.ref:  # recurrent layers keep such references to their weights
             return self._look(value())
         if type(value) is Deferred or isinstance(value, nn.Module):  # a module that is no submodule
             raise TypeError(type(value).__name__)
+        if isinstance(value, _CONTAINERS):
+            if not value:  # as tables of hooks are
+                self._empty.append(value)
+                return ()
+            self._tables.append((value, content_of(value)))
         if isinstance(value, dict):
-            return tuple([(key, self._look(item)) for key, item in value.items()]) if value else ()
+            return tuple([(key, self._look(item)) for key, item in value.items()])
         if isinstance(value, (list, tuple, set, frozenset)):
             return tuple([self._look(item) for item in value])
-        self.objects.append(value)
         if type(value) is type(look_of) and value.__closure__ is None:
             return value
-        if isinstance(value, torch.Tensor):  # its device is not asked: modes of the code may answer otherwise
-            return type(value), tuple(value.shape), value.stride(), value.dtype, value.requires_grad
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            self._looks.append(_look_of_held(value))
+            return self._looks[-1]
         if isinstance(value, _CONSTANTS) or not _is_pythons(type(value)):  # type: ignore[arg-type]
             return look_of(value)
         if id(value) in self._inside:
@@ -234,15 +252,18 @@ class Held:
         self._inside.discard(id(value))
         return look
 
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """The weights and buffers among these."""
-        return (value for value in self.objects if isinstance(value, torch.Tensor))
+    def is_as_noted(self) -> bool:
+        """Whether the layer holds the same objects now, and its tensors look the same."""
+        if any(self._empty) or any(type(module) is not kind for module, kind in self._kinds):
+            return False
+        if any(differ(content_of(table), content) for table, content in self._tables):
+            return False
+        return all(map(eq, map(_look_of_held, self.tensors), self._looks))
 
-    def is_held_by(self, layer: nn.Module) -> bool:
-        """Whether a layer holds the same objects now."""
-        now = Held(layer)
-        same = len(now.objects) == len(self.objects)
-        return same and now.looks == self.looks and all(map(is_, now.objects, self.objects))
+
+def _look_of_held(tensor: torch.Tensor) -> Hashable:
+    """Its device is not among this: modes of the code may answer otherwise."""
+    return type(tensor), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
 @cache
@@ -376,7 +397,7 @@ def _as_double(layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, list[torc
     before = Held(twin)
     try:
         result = type(layer).forward(twin, *args, **kwargs)
-        if not before.is_held_by(twin):
+        if not before.is_as_noted():
             raise NotPlain("it sets attributes of its own")
         return result, list(tensors.values())
     finally:

@@ -132,16 +132,7 @@ class Schedule:
         return {"deferred": self.deferred, "forced": len(self.forced), "threads": self._launcher.threads}
 
     def layer(self, call: Call, module: nn.Module, *, writes: bool) -> Any:
-        """Launch a layer that the code has reached, or let it wait.
-
-        Args:
-            call: the layer.
-            module: the layer.
-            writes: whether it may write what other code reads, or reach what it is not given.
-
-        Returns:
-            What it returns, or deferred tensors.
-        """
+        """See `Reorderer`."""
         if self._infers:
             raise BaechiError(f"{call.name} is called by another layer, of which it is no submodule")
         in_turn = self._turns.reach(call.name)
@@ -172,25 +163,13 @@ class Schedule:
                 self.forced.append(Forced(call.name, reason, user_line()))
                 self._launch_tasks(needs)
                 return self._launch_here(call)
-            read = [*given, *held.tensors()]
-            run = partial(
-                copy_context().run, _launch_as_reached, call, caller, _versions(read), (module, held)
-            )
+            read = _versions([*given, *held.tensors])
+            run = partial(copy_context().run, _launch_as_reached, call, caller, read, held)
             task = Task(self, call.name, call.number, True, run, needs=list(needs))
             return self._defer(task, outcome, given, call.place, in_turn=in_turn)
 
     def function(self, call: Call, func: Any, device: torch.device | None, given: list[torch.Tensor]) -> Any:
-        """Run a functional op that the code has reached, or let it wait.
-
-        Args:
-            call: the call; its arguments are plain, and it writes none.
-            func: the function.
-            device: where it runs, as torch knows it; None: where its arguments lie.
-            given: the tensors among its arguments.
-
-        Returns:
-            What it returns, or deferred tensors.
-        """
+        """See `Reorderer`."""
         needs = tasks_of(given)
         caller = CallerState.now()
         reason = self._why_in_code_order(caller)
@@ -205,19 +184,11 @@ class Schedule:
         return self._defer(task, outcome, given, call.place, in_turn=True)
 
     def awaits(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these tensors is still to be computed.
-
-        Args:
-            tensors: any tensors.
-        """
+        """See `Reorderer`."""
         return any(type(tensor) is Deferred for tensor in tensors)
 
     def launch_all(self, reason: str) -> None:
-        """Launch all that waits, since code that comes now may read or write anything.
-
-        Args:
-            reason: which code.
-        """
+        """See `Reorderer`."""
         self.force(self.waiting, reason)
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
@@ -234,7 +205,7 @@ class Schedule:
                 self._launch_tasks(wanted)
 
     def finish(self) -> None:
-        """End the step: launch tasks whose turn will never come, since the code did not reach all layers."""
+        """See `Reorderer`. The turn of some may never come, since the code did not reach all layers."""
         with ModesAside(self._glue):
             self._wake(self._turns.end())
             while self.waiting:
@@ -407,14 +378,12 @@ def _versions(read: Iterable[torch.Tensor]) -> _Versions:
     return [(tensor, version_of(tensor)) for tensor in read if type(tensor) is not Deferred]
 
 
-def _launch_as_reached(
-    call: Call, caller: CallerState, read: _Versions, holder: tuple[nn.Module, Held] | None = None
-) -> Any:
+def _launch_as_reached(call: Call, caller: CallerState, read: _Versions, held: Held | None = None) -> Any:
     """Launch a call as its caller was when the code reached it; what it reads must be what it was then."""
     what = ""
     if any(version_of(tensor) != version for tensor, version in read):
         what = "what it reads was written"
-    if holder is not None and not holder[1].is_held_by(holder[0]):
+    if held is not None and not held.is_as_noted():
         what = "it was changed (an attribute, a weight or a hook)"
     if what:
         raise BaechiError(
