@@ -54,10 +54,10 @@ def runner(
     """
 
     def run(plan: Plan) -> Timeline:
+        order = decided(reorder, plan)
         with progress("running dry"):
             timelines = [
-                dry_run(model, inputs, plan, optimizer=optimizer, reorder=decided(reorder, plan))
-                for inputs in examples
+                dry_run(model, inputs, plan, optimizer=optimizer, reorder=order) for inputs in examples
             ]
         peaks = {name: max([one.peak_bytes[name] for one in timelines]) for name in plan.cluster.names}
         reserved = {name: max([one.reserved_bytes[name] for one in timelines]) for name in plan.cluster.names}

@@ -37,16 +37,15 @@ def run_swiftly(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any
     reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
     if not reads or facts.reaches or step.inside is not None or place not in step.bare:
         return LEFT_OUT
-    depth, step.inside, lies_here = glue.leave(), place, facts.lies_here
+    depth, lies_here = glue.leave(), facts.lies_here
     try:
         for value in args:
             if not isinstance(value, torch.Tensor) or not lies_here(value):
                 return LEFT_OUT
         call, turn = "", next(step.turns)
         if facts.sends or step.sites is not None:  # else only its device matters, not which call it is
-            step.inside = None  # the code reaches it
             call = step.reach(facts.name, args, {})
-            step.inside = place
+        step.inside = place
         result = forward_to_run(module)(*args)
         if not isinstance(result, torch.Tensor):
             step.stamp(result, place, turn, renew=True)

@@ -34,9 +34,7 @@ def attribute_writes(told: Told) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            others = list(_told)
-            others.remove(told)
-            _told = tuple(others)
+            _told = tuple([one for one in _told if one is not told])
             if not _told:
                 MODULE_SET.take_back()
                 MODULE_DELETE.take_back()

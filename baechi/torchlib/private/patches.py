@@ -65,10 +65,7 @@ class Place:
         """Restore what was there before what was put last. It may be interrupted, and done again."""
         if self._under:
             before, self.original = self._under[-1]
-            if before is not _ABSENT:
-                setattr(self.owner, self.name, before)
-            elif self.name in vars(self.owner):  # it may be gone already, if this was interrupted
-                delattr(self.owner, self.name)
+            self._restore(before)
             self._under.pop()
 
     @contextmanager
@@ -86,10 +83,13 @@ class Place:
         try:
             yield
         finally:
-            if before is _ABSENT:
-                delattr(self.owner, self.name)
-            else:
-                setattr(self.owner, self.name, before)
+            self._restore(before)
+
+    def _restore(self, before: Any) -> None:
+        if before is not _ABSENT:
+            setattr(self.owner, self.name, before)
+        elif self.name in vars(self.owner):  # it may be gone already, if this was interrupted
+            delattr(self.owner, self.name)
 
 
 def _place(owner: Any, name: str, purpose: str) -> Place:

@@ -60,11 +60,11 @@ class WeakTable(Generic[_Value]):
             make: makes a value.
         """
         entry = self._entries.get(id(tensor))
-        if entry is None or entry() is not tensor:
-            entry = _Entry(tensor, self._forget)
-            entry.key, entry.value = id(tensor), make()
-            self._entries[entry.key] = entry
-        value: _Value = entry.value
+        if entry is not None and entry() is tensor:
+            known: _Value = entry.value
+            return known
+        value = make()
+        self.put(tensor, value)
         return value
 
     def pop(self, tensor: torch.Tensor) -> _Value | None:

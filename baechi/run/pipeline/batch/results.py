@@ -103,8 +103,7 @@ class Joiner(AbstractJoiner):
         place, parts = self._together(tensors)
         with self.backend.at(place, ""):
             value = torch.cat(parts, dim) if dim is not None else self._sum(place, parts, back[1])
-        if self.home is not None and self.backend.place_of(value) != self.home:
-            value = transfer(value, self.backend, self.home)
+        value = _at_home(value, self.backend, self.home)
         if self.root is None:
             return value
         roots, has_history = [], False
