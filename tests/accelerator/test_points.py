@@ -24,7 +24,7 @@ from baechi.backend import backend_of
 from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
-from baechi.run.reorder.outcome import Held, Outcomes
+from baechi.run.reorder.outcome import Outcomes
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.modules.intercept import replace_forward
 from baechi.torchlib.tensors.swap_memory import exchange
@@ -521,7 +521,8 @@ def test_inferring_issues_nothing(toy: ToyMachine) -> None:
     toy.restart()
     toy.keep_issued()
     given, caller = ((x,), {}), CallerState.now()
-    outcome = Outcomes(1).of_layer(layer, Held(layer).looks, torch.device("toy:1"), given, caller)
+    outcomes = Outcomes(1)
+    outcome = outcomes.of_layer(layer, outcomes.held(layer), torch.device("toy:1"), given, caller)
     assert outcome is not None and str(outcome.metas[0].device) == "toy:1"
     assert toy.issued() == [] and toy.waits() == ["restart"] * len(toy.waits())
 

@@ -13,22 +13,20 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from operator import eq
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi.backend import unwatched
-from baechi.run.reorder.deferred import Deferred, Meta
+from baechi.run.reorder.deferred import Meta
+from baechi.run.reorder.held import Held, look_of
 from baechi.run.state.caller_state import CallerState, saved_hooks_aside
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.leaks import clear_known_caches
 from baechi.torchlib.fakes.results import without_undefined
 from baechi.torchlib.modules.intercept import without_replacement
-from baechi.torchlib.modules.tables import content_of, differ
 from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import (
@@ -37,7 +35,6 @@ from baechi.torchlib.private.modes import (
     set_function_modes,
     without_subclass_function,
 )
-from baechi.torchlib.private.modules import submodule_table
 from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -46,20 +43,6 @@ _KEPT = 64
 
 _OURS = "_baechi"
 """How the attributes begin that `distribute` adds to a module."""
-
-_ASIDE = (_OURS, "forward", "_state_dict_", "_load_state_dict_")
-"""How the attributes begin that decide no outcome; a layer with a forward of its own does not wait."""
-
-_CONTAINERS = (dict, list, set)
-
-_NUMBERS = frozenset({bool, int, float, str})
-"""Types of most attributes."""
-
-_CONSTANTS = (
-    bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
-    torch.memory_format, torch.Size, type, type(len),
-)  # fmt: skip
-"""Types of values that hold no tensors and never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +82,25 @@ class Outcomes:
 
     def __init__(self, nodes: int) -> None:
         self._known: dict[Hashable, Outcome | None] = {}
+        self._held: dict[nn.Module, Held] = {}
+        self._keys: dict[Hashable, object] = {}
         self._most = _KEPT * max(nodes, 1)
+
+    def held(self, layer: nn.Module) -> Held:
+        """What a layer holds now: the note of an earlier call, if it still holds that.
+
+        Args:
+            layer: the layer.
+        """
+        held = self._held.get(layer)
+        if held is None or not held.is_as_noted():
+            held = self._held[layer] = Held(layer, self._keys)
+        return held
 
     def of_layer(
         self,
         module: nn.Module,
-        looks: Hashable,
+        held: Held,
         device: torch.device | None,
         given: tuple[Any, Any],
         caller: CallerState,
@@ -113,13 +109,13 @@ class Outcomes:
 
         Args:
             module: the layer.
-            looks: what it holds (`Held.looks`), which says all of it that decides the outcome.
+            held: what it holds now.
             device: where it runs, as torch knows it; None: where its arguments lie.
             given: its positional and keyword arguments.
             caller: the settings of its caller.
         """
         return self._remembered(
-            (looks, caller), device, given, lambda args, kwargs: _as_double(module, args, kwargs)
+            (held.key, caller), device, given, lambda args, kwargs: _as_double(module, args, kwargs)
         )
 
     def of_function(
@@ -145,7 +141,8 @@ class Outcomes:
             return None
         if outcome is _NEW:
             if len(self._known) >= self._most:
-                self._known.clear()
+                for kept in (self._known, self._held, self._keys):
+                    kept.clear()
             outcome = self._known[key] = infer(run, given, device)
         return outcome
 
@@ -154,124 +151,6 @@ _NEW: Any = object()
 
 _Run = Callable[[Any, Any], tuple[Any, Iterable[torch.Tensor]]]
 """Runs a call with fake arguments; returns what it returns, and the fake tensors that its layer holds."""
-
-
-def look_of(value: Any) -> Hashable:
-    """All of an argument that decides a call's outcome but the values in tensors.
-
-    Args:
-        value: an argument; tensors may be deferred.
-
-    Raises:
-        TypeError: the outcome may depend on more.
-    """
-    if isinstance(value, torch.Tensor):
-        if type(value) is Deferred:
-            return value.meta
-        with without_subclass_function():
-            if value.layout != torch.strided or value.is_nested:
-                raise TypeError(value.layout)
-            return Meta.of(value), type(value) is nn.Parameter
-    if isinstance(value, _CONSTANTS):
-        return type(value), value
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple([look_of(item) for item in value])
-    if isinstance(value, dict):
-        return tuple([(key, look_of(item)) for key, item in value.items()])
-    if isinstance(value, slice):
-        return slice, look_of(value.start), look_of(value.stop), look_of(value.step)
-    raise TypeError(type(value).__name__)
-
-
-class Held:
-    """What a layer holds, noted. If it holds something else at its launch, it was changed while it waited.
-
-    Args:
-        layer: the layer.
-
-    Attributes:
-        looks: all of it that decides a call's outcome; None if the layer holds what may change unseen.
-        tensors: its weights and buffers.
-    """
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.tensors: list[torch.Tensor] = []
-        self._looks: list[Hashable] = []
-        """Of these tensors."""
-        self._kinds: list[tuple[nn.Module, type]] = []
-        self._tables: list[tuple[Any, Any]] = []
-        """The attribute tables, dicts, lists and sets, each with what is in it."""
-        self._empty: list[Any] = []
-        """Those in which is nothing."""
-        self._inside: set[int] = set()
-        looks: list[Any] = []
-        try:
-            for module in layer.modules():
-                self._kinds.append((module, type(module)))
-                own, below = vars(module), submodule_table(module)
-                self._tables += [(own, content_of(own)), (below, content_of(below))]
-                looks.append(type(module))
-                for name, value in own.items():
-                    kind = type(value)
-                    if kind in _NUMBERS:  # most are
-                        looks += [name, kind, value]
-                    elif value is not below and not name.startswith(_ASIDE):
-                        looks += [name, self._look(value)]
-            self.looks: Hashable = tuple(looks)
-        except TypeError:
-            self.looks = None
-
-    def _look(self, value: Any) -> Hashable:
-        if value is None:
-            return None
-        if type(value) is weakref.ref:  # recurrent layers keep such references to their weights
-            return self._look(value())
-        if type(value) is Deferred or isinstance(value, nn.Module):  # a module that is no submodule
-            raise TypeError(type(value).__name__)
-        if isinstance(value, _CONTAINERS):
-            if not value:  # as tables of hooks are
-                self._empty.append(value)
-                return ()
-            self._tables.append((value, content_of(value)))
-        if isinstance(value, dict):
-            return tuple([(key, self._look(item)) for key, item in value.items()])
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return tuple([self._look(item) for item in value])
-        if type(value) is type(look_of) and value.__closure__ is None:
-            return value
-        if isinstance(value, torch.Tensor):
-            self.tensors.append(value)
-            self._looks.append(_look_of_held(value))
-            return self._looks[-1]
-        if isinstance(value, _CONSTANTS) or not _is_pythons(type(value)):  # type: ignore[arg-type]
-            return look_of(value)
-        if id(value) in self._inside:
-            raise TypeError("it refers to itself")
-        self._inside.add(id(value))  # an object such as a configuration
-        look = type(value), self._look(vars(value))
-        self._inside.discard(id(value))
-        return look
-
-    def is_as_noted(self) -> bool:
-        """Whether the layer holds the same objects now, and its tensors look the same."""
-        if any(self._empty) or any(type(module) is not kind for module, kind in self._kinds):
-            return False
-        if any(differ(content_of(table), content) for table, content in self._tables):
-            return False
-        return all(map(eq, map(_look_of_held, self.tensors), self._looks))
-
-
-def _look_of_held(tensor: torch.Tensor) -> Hashable:
-    """Its device is not among this: modes of the code may answer otherwise."""
-    return type(tensor), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad
-
-
-@cache
-def _is_pythons(kind: type) -> bool:
-    """Whether all that objects of a class hold is in their `__dict__`: a class of a library's Python code."""
-    roots = {one.__module__.partition(".")[0] for one in kind.__mro__ if one is not object}
-    slots = any("__slots__" in vars(one) for one in kind.__mro__)
-    return not slots and roots.isdisjoint((sys.stdlib_module_names - {"abc", "typing"}) | {"torch"})
 
 
 def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> Outcome | None:
@@ -394,7 +273,7 @@ def _as_double(layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, list[torc
         return value
 
     twin = double(layer)
-    before = Held(twin)
+    before = Held(twin, {})
     try:
         result = type(layer).forward(twin, *args, **kwargs)
         if not before.is_as_noted():

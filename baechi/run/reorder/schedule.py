@@ -28,11 +28,11 @@ from baechi.errors import BaechiError
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
 from baechi.run.reorder.deferred import Deferred, Task, defer, hand_over, tasks_of
+from baechi.run.reorder.held import Held
 from baechi.run.reorder.launchers import Launcher
-from baechi.run.reorder.outcome import Held, Outcome, Outcomes, Slot
+from baechi.run.reorder.outcome import Outcome, Outcomes, Slot
 from baechi.run.state.caller_state import CallerState
 from baechi.run.state.regions import why_as_written
-from baechi.run.steady.reads import is_bare
 from baechi.run.step.call import Call
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.loans import version_of
@@ -42,8 +42,6 @@ from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_cou
 from baechi.torchlib.private.modules import (
     EVERY_FORWARD_HOOKS,
     EVERY_FORWARD_PRE_HOOKS,
-    backward_hooks,
-    backward_pre_hooks,
     forward_hooks,
     forward_pre_hooks,
 )
@@ -150,15 +148,12 @@ class Schedule:
             if in_turn and not needs:
                 return self._launch_here(call)
             caller = CallerState.now()
-            reason = _why_not_alone(module) or self._why_in_code_order(caller)
-            held = None if reason else Held(module)
-            outcome = None
-            if held is not None and held.looks is not None:
+            held, outcome = self._outcomes.held(module), None
+            reason = held.why_not or self._why_in_code_order(caller)
+            if not reason:
                 device = self._step.backend.kernel_device(str(call.place))
-                outcome = self._infer(
-                    partial(self._outcomes.of_layer, module, held.looks, device), call, caller
-                )
-            if outcome is None or held is None:
+                outcome = self._infer(partial(self._outcomes.of_layer, module, held, device), call, caller)
+            if outcome is None:
                 reason = reason or "only running it tells what it returns"
                 self.forced.append(Forced(call.name, reason, user_line()))
                 self._launch_tasks(needs)
@@ -403,16 +398,6 @@ def _tensors_alone(call: Call) -> list[torch.Tensor] | None:
         elif type(value) not in (type(None), bool, int, float, str, torch.dtype):
             return None
     return given
-
-
-def _why_not_alone(module: nn.Module) -> str:
-    """Why a layer may not wait wherever it is; empty if it may."""
-    inside = list(module.modules())
-    if isinstance(module, torch.jit.ScriptModule):
-        return "its code is not Python's"
-    if any(not is_bare(one) or backward_hooks(one) or backward_pre_hooks(one) for one in inside):
-        return "it has hooks, which see real tensors"
-    return ""
 
 
 def _modes() -> tuple[int, int]:
