@@ -12,19 +12,17 @@ from baechi.records.device_map import ROOT
 from baechi.records.inputs import Inputs
 from baechi.run.binding import BINDING, Binding
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
-from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
 from baechi.run.pipeline.walking import with_loss
+from baechi.run.plain_step import run_layer, run_step
 from baechi.run.reorder.deferred import force
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.state.thread_as_found import left_as_before
-from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.run.tiled import run_tiles
 from baechi.run.unjoined.value import Unjoined, joined
-from baechi.run.unjoined.value import settled as in_parts
 from baechi.run.weights.replicated import meet_replicas
 from baechi.run.weights.settle import settled, why_elsewhere
 from baechi.split.piecewise import LAYERS
@@ -87,10 +85,6 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         glue = runtime.glue
         if glue is not None:
             facts = binding.facts or binding.known(module)
-            if glue.step.swift and not kwargs:
-                result = run_swiftly(module, glue, facts, args)
-                if result is not LEFT_OUT:
-                    return result
             return run_layer(module, runtime, glue, facts, args, kwargs)
     return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
 
@@ -126,11 +120,6 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if current is None:
         return forward_to_run(module)(*args, **kwargs)
     runtime, seat = current
-    glue = runtime.glue
-    if glue is not None and glue.step.swift and not kwargs:
-        result = run_swiftly(module, glue, runtime.facts_of(module, seat), args)
-        if result is not LEFT_OUT:
-            return result
     return _in_step(module, runtime, seat, *args, **kwargs)
 
 
@@ -175,7 +164,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     split = runtime.microbatches if binding.name == ROOT else None
     if split is not None:
         run = functools.partial(with_loss, run, split.loss)
-    called = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
+    called = functools.partial(run_step, module, runtime, run, args, kwargs)
     if split is not None:
         inputs = Inputs(*args, **kwargs)
         called = functools.partial(call_pipelined, module, runtime, split, called, inputs)
@@ -186,24 +175,6 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         if why:
             raise BaechiError(f"{why}. (The call failed: {error})") from error
         raise
-
-
-def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    with runtime.step(module) as step:
-        first = next(tensors_in(args, kwargs), None)
-        step.home = None if first is None else runtime.backend.place_of(first)
-        result = run(*args, **kwargs)
-        if step.reorder is not None:
-            step.reorder.finish()
-        if runtime.outputs_stay:
-            return in_parts(result, runtime.backend, None)
-        glue = runtime.glue
-        assert glue is not None
-        depth = glue.leave()  # what brings outputs home is no code of the model
-        try:
-            return step.bring_home(result, (args, kwargs))
-        finally:
-            glue.come_back(depth)
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

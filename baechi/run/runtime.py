@@ -3,7 +3,7 @@
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from baechi.run.reorder.launchers import HostLauncher, Launcher, ThreadLauncher
 from baechi.run.reorder.outcome import Outcomes
 from baechi.run.reorder.schedule import Forced, Schedule, has_hooks_inside, reordering_is_off
 from baechi.run.steady.layers import LayerFacts
-from baechi.run.step.call_sites import CallSites, moves_of
+from baechi.run.step.call_sites import moves_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
@@ -59,7 +59,7 @@ class Runtime:
         self.plan = plan
         self.reorder = reorder
         self.outcomes = Outcomes(len(plan.graph))
-        self.turns = itertools.count(1)
+        self.turns: Iterator[int] = itertools.count(1)
         self.counts: dict[str, int] = {}
         self.forced: list[Forced] = []
         self.launched: list[str] = []
@@ -77,7 +77,7 @@ class Runtime:
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
         self.goes_back_in_parts = False
         """Whether microbatches go backward now; else a step that ran whole does."""
-        self.weight_owners: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
+        self.weight_owners: MutableMapping[int, nn.Module] = WeakValueDictionary()
         """By weight in pieces, the layer that ran with it, where functional ops read it, too."""
         self.replicas: Any = None
         """The processes that train the same weights in pieces (`run.weights.replicated`); None if alone."""
@@ -171,61 +171,18 @@ class Runtime:
         return glue.off()
 
     @contextmanager
-    def step(self, root: nn.Module) -> Iterator[Step]:
-        """Open a step in this thread.
-
-        Args:
-            root: the module that is called: the model, or a part of it.
-        """
-        step = Step(self.backend, self)
-        glue = GlueMode(step)
-        try:
-            with self.backend.step() as self.measure:
-                if self.measure is not None:
-                    self.backend.spend("step", self.backend.host)
-                self._thread.glue = glue
-                step.reorder = schedule = self.schedule(glue, root)
-                step.bare = frozenset(filter(self.backend.is_bare, self.backend.names))
-                step.swift = step.short and schedule is None
-                step.sites = CallSites(self.moves) if self.moves else None
-                self.forced, self.launched, self.counts = [], [], {}
-                try:
-                    with views_replayed(), glue, entrances_watched(glue):
-                        if schedule is None:
-                            yield step
-                        else:
-                            yield from self._scheduled(step, schedule)
-                finally:
-                    self.full = step.full
-                    if self.backend.outstanding:
-                        step.close()
-        finally:
-            self._thread.glue = None
-
-    @contextmanager
     def opened(self, glue: GlueMode) -> Iterator[None]:
         """Within this context a step is open in this thread.
 
         Args:
             glue: the step's mode.
         """
-        self._thread.glue = glue
         try:
+            self._thread.glue = glue  # in `try`: an interrupt after it leaves no step open
             with views_replayed(), glue, entrances_watched(glue):
                 yield
         finally:
             self._thread.glue = None
-
-    def _scheduled(self, step: Step, schedule: Schedule) -> Iterator[Step]:
-        try:
-            yield step
-        except BaseException as error:
-            schedule.drop(error)
-            raise
-        finally:
-            step.reorder = None
-            self.forced, self.launched = schedule.forced, schedule.launched
-            self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:
         """Open a step in this thread until the running backward ends.

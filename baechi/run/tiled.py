@@ -18,6 +18,7 @@ from torch import nn
 
 from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
+from baechi.run.model_runtime import ModelRuntime, OpenStep
 from baechi.run.state.regions import function_code
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.dimension import Given, SplitDimension, SplitRule
@@ -152,7 +153,7 @@ def drop_tiles(module: nn.Module) -> None:
         module.__dict__.pop(name, None)
 
 
-def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any:
+def run_tiles(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: Any) -> Any:
     """Run the tiles of a layer, and join what they return.
 
     Args:
@@ -202,7 +203,7 @@ def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any
     return glue.joined(made) if function_code.depth else made  # what a Function returns, autograd has to know
 
 
-def run_weight_op(runtime: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Run a functional op that was given a weight in pieces, as the layer that it stands for.
 
     Args:
@@ -239,7 +240,7 @@ def run_weight_op(runtime: Any, name: str, args: tuple[Any, ...], kwargs: Mappin
     return made if cut or bias is None else made + bias
 
 
-def _ops_of(runtime: Any, weight: Any) -> Sequence[WeightOp]:
+def _ops_of(runtime: ModelRuntime, weight: Any) -> Sequence[WeightOp]:
     owner = runtime.weight_owners.get(id(weight))
     if owner is None:
         return ()
@@ -256,7 +257,7 @@ def _shares(x: Any, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     return x.parts if sizes_of(x) == [stop - start for start, stop in bounds] else None
 
 
-def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Any) -> Sequence[Any]:
+def _pieces(module: nn.Module, name: str, tiled: Tiled, step: OpenStep) -> Sequence[Any]:
     """What of a weight each tile is given: a piece; a whole weight goes to the first, or of rows to each."""
     owner, _, own_name = name.rpartition(".")
     weight = getattr(module.get_submodule(owner), own_name, None)

@@ -65,7 +65,7 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     refuse_tracing(module)
     runtime = settled(module, binding)
     used = runtime.plan.devices_used
-    step = Step(runtime.backend)
+    step = Step(runtime.backend, runtime)
     stack = ExitStack()
     runtime.measure = stack.enter_context(runtime.backend.step())
     lent, loans, told = (args, kwargs), Loans(runtime.backend), None

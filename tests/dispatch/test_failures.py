@@ -30,6 +30,7 @@ class Slotted(Exception):
 class Held(nn.Module):
     """Chunks that wait for each other: a chunk's first number says which it is."""
 
+    begun: ClassVar[dict[int, threading.Event]] = {}
     waits: ClassVar[dict[int, threading.Event]] = {}
     after: ClassVar[dict[int, threading.Event]] = {}
     fails: ClassVar[dict[int, Exception]] = {}
@@ -49,6 +50,8 @@ class Inner(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chunk = int(x[0])
+        if chunk in Held.begun:
+            Held.begun[chunk].set()
         if chunk in Held.waits:
             assert Held.waits[chunk].wait(30)
         Held.seen.append(chunk)
@@ -63,7 +66,7 @@ class Inner(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _nothing_held() -> None:
-    Held.waits, Held.after, Held.fails = {}, {}, {}
+    Held.begun, Held.waits, Held.after, Held.fails = {}, {}, {}, {}
     Held.seen.clear()
 
 
@@ -115,8 +118,9 @@ def test_after_a_failure_nothing_new_starts_and_what_runs_ends() -> None:
 
 
 def test_several_failures_are_in_the_order_of_chunks() -> None:
-    one_failed = threading.Event()
-    Held.waits, Held.after = {0: one_failed}, {1: one_failed}
+    begun, one_failed = threading.Event(), threading.Event()
+    Held.begun = {0: begun}
+    Held.waits, Held.after = {0: one_failed, 1: begun}, {1: one_failed}
     Held.fails = {0: Diverged([0]), 1: Slotted("one")}
     model = baechi.dispatch(Held(), RoundRobin(2, batch_size=1), workers="thread", recoverable=(Diverged,))
     with pytest.raises(AggregateError, match=r"2 of . chunks failed") as raised:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.run.guards.returned_gradients import return_home
 from baechi.run.reorder.deferred import force
 from baechi.run.state.regions import function_code
+from baechi.run.step.glue import GlueMode
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.private.patches import (
@@ -29,15 +29,12 @@ from baechi.torchlib.private.patches import (
 )
 
 _lock = threading.Lock()
-_open_steps: dict[object, TorchFunctionMode] = {}
-"""In all threads, with their glue modes. The patches are in place while there is one.
-
-A glue mode is the function mode that sees the functional ops of a model's code.
-"""
+_open_steps: dict[object, GlueMode] = {}
+"""In all threads, with their glue modes. The patches are in place while there is one."""
 
 
 @contextmanager
-def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
+def entrances_watched(mode: GlueMode) -> Iterator[None]:
     """Within this context, the patched entry points launch deferred arguments.
 
     Args:
@@ -66,9 +63,12 @@ def _leave(step: object) -> None:
                 place.take_back()
 
 
-def _mode_here() -> Any:
+def _mode_here() -> GlueMode | None:
     """The glue mode of the open step if the model's own code runs here; None inside a layer."""
-    return next((mode for mode in function_modes() if mode in _open_steps.values()), None)
+    open_modes = _open_steps.values()
+    return next(
+        (mode for mode in function_modes() if isinstance(mode, GlueMode) and mode in open_modes), None
+    )
 
 
 def force_seen(values: Any, reason: str) -> None:
@@ -144,12 +144,14 @@ def _in_a_step(region: Any, *, wholes: bool = False) -> Any:
         if current_graph_task_id() == -1:  # not in backward: the first run, inside the forward's step
             return region(*args, **kwargs)
         runtime.step_until_backward_ends()
-        step = runtime.glue.step
+        glue = runtime.glue
+        assert isinstance(glue, GlueMode)
+        step = glue.step
         before, step.one_device = step.one_device, True
         try:
-            with entrances_watched(runtime.glue), runtime.backend.running_again():  # regions inside, too
+            with entrances_watched(glue), runtime.backend.running_again():  # regions inside, too
                 result = region(*args, **kwargs)
-                return runtime.glue.joined(result) if wholes else result
+                return glue.joined(result) if wholes else result
         finally:
             step.one_device = before
 

@@ -13,12 +13,13 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
+from baechi.run.model_runtime import ModelRuntime
 from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.private.autograd import backward_class, replace_backward
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
-def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any) -> None:
+def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: ModelRuntime) -> None:
     """Let a Function's backward run in a step, and move the gradients it returns to its inputs' devices.
 
     Args:
@@ -37,7 +38,7 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
             replace_backward(node, functools.partial(_apply, weakref.ref(node), input_devices, runtime))
 
 
-def _apply(node: Any, input_devices: list[str], runtime: Any, *grads: Any) -> Any:
+def _apply(node: Any, input_devices: list[str], runtime: ModelRuntime, *grads: Any) -> Any:
     runtime.step_until_backward_ends()  # it may combine tensors saved on several devices
     made = type(node()).apply(node(), *grads)
     returned = made if isinstance(made, tuple) else (made,)

@@ -50,6 +50,7 @@ from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
 from baechi.run.pipeline.unsplit import runs_unsplit
 from baechi.run.pipeline.walking import verdict_of, walk
 from baechi.run.runtime import Runtime
+from baechi.run.step.call_sites import CallSites
 from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -187,6 +188,7 @@ class _Call:
         for number, part in enumerate(batch.parts.parts):
             lane = Lane(self._backend, number, settings)
             step = LaneStep(self._backend, runtime, route, lane, ahead, own.tensors, self._weights)
+            step.sites = CallSites(runtime.moves) if runtime.moves else None
             self._lanes.append(lane)
             self._ran.append(Microbatch(lane, step.parts))
             self._codes.append(partial(walk, model, runtime, microbatches.loss, batch.parts, step, part))

@@ -18,6 +18,7 @@ from baechi.run.pipeline.batch.splitting import Parted, Split, named_inputs, par
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.plain_step import open_step
 from baechi.run.runtime import Runtime
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.intercept import original_forward
@@ -166,7 +167,7 @@ def _has_values(model: nn.Module, inputs: Inputs) -> bool:
 
 def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:
     """Call the model with a batch as it is, in a plain step."""
-    with runtime.step(model):
+    with open_step(model, runtime):
         return with_loss(original_forward(model), loss, *inputs.args, **inputs.kwargs)
 
 

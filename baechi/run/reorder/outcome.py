@@ -93,7 +93,7 @@ class Outcomes:
             layer: the layer.
         """
         held = self._held.get(layer)
-        if held is None or not held.is_as_noted():
+        if held is None or held.why_not or not held.is_as_noted():
             held = self._held[layer] = Held(layer, self._keys)
         return held
 

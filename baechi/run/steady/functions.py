@@ -1,4 +1,4 @@
-"""What is the same at each call of a functional op (glue): its name, its rule, whether it has a short way."""
+"""What is the same at each call of a functional op (glue): its name, its rule, whether it has a fast path."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ class FunctionFacts:
         rule: its row of the table.
         asks: whether it only asks a tensor something.
         asks_device: whether that is where it lies.
-        short: whether the short way may run it: it runs where its tensors lie, and so does its result.
+        short: whether the fast path may run it: it runs where its tensors lie, and so does its result.
         may_write: whether it may write an argument in place.
         quiet: whether it computes or answers, and does nothing else to its arguments.
         plain: whether it is quiet, and what it returns are tensors.

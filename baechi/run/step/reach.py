@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from baechi.run.step.contents import Contents
+from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import function_name, touched
@@ -143,7 +144,7 @@ class ModesAside(ReachAside):
 
     __slots__ = ("_depth", "_glue")
 
-    def __init__(self, glue: Any) -> None:
+    def __init__(self, glue: RemovableMode) -> None:
         self._glue = glue
 
     def __enter__(self) -> None:

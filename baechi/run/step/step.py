@@ -1,7 +1,6 @@
 """One call of the root module: its transfers, and the copies that are still valid."""
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
 from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
+from baechi.run.model_runtime import ModelRuntime
 from baechi.run.steady import paths
 from baechi.run.step.boundary import Boundary
 from baechi.run.step.call import Reorderer
@@ -36,7 +36,7 @@ class Step:
 
     pieces_of = staticmethod(pieces_of)
 
-    def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
+    def __init__(self, backend: AbstractBackend, runtime: ModelRuntime) -> None:
         self.backend = backend
         self.runtime = runtime
         self.boundary: Boundary | None = None
@@ -53,15 +53,15 @@ class Step:
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
         self.short = not paths.full_only
-        """Whether calls may take the short way; see `run.steady`."""
+        """Whether calls may take the fast path; see `run.steady`."""
         self.swift = False
-        """Whether a layer may take the shortest way: nothing can wait in the step; see `run.steady.swift`."""
+        """Whether a layer may take the fast path: nothing can wait in the step; see `run.plain_step`."""
         self.sites: CallSites | None = None
         """Where the step is in the code, if the plan places functional ops by themselves."""
         self.bare: frozenset[str] = frozenset()
         """The devices at which nothing has to be done around what runs: no stream, no clock."""
-        self.readers: dict[str, tuple[str, ...]] = {} if runtime is None else runtime.readers
-        self.turns: Iterator[int] = itertools.count(1) if runtime is None else runtime.turns
+        self.readers: dict[str, tuple[str, ...]] = runtime.readers
+        self.turns: Iterator[int] = runtime.turns
         self.full: list[str] = []
         """The layers and functional ops that took the full path."""
         self._calls: dict[str, int] = {}
@@ -173,7 +173,7 @@ class Step:
         """
         first = next(tensors_in(inputs), None)
         home = None if first is None else self.backend.place_of(first)
-        if self.runtime is not None and self.runtime.leaves_parts:
+        if self.runtime.leaves_parts:
             result = settled(result, self.backend, home)
         if home is None:
             return result

@@ -1,4 +1,4 @@
-"""The short way does what the full path does; it is taken, and left when something changes."""
+"""The fast path does what the full path does; it is taken, and left when something changes."""
 
 import gc
 import weakref
@@ -75,7 +75,7 @@ def test_both_paths_do_the_same(architecture: Architecture, mode: str, reorder: 
 
 
 PECULIAR = {"expand_as", "view_as", "to", "ones", "full", "arange"}
-"""Functional ops without a short way: those that name devices or shapes, or are given a `torch.device`."""
+"""Functional ops without a fast path: those that name devices or shapes, or are given a `torch.device`."""
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class Mixed(nn.Module):
 
 
 def test_a_capture_in_evaluation_trains() -> None:
-    """Layers that read take the shortest way in training; those that may write are treated as such."""
+    """Layers that read take the fast path in training; those that may write are treated as such."""
     build = seeded(Mixed)
     plain, model = build().eval(), build().eval()
     x = noise(6, 4)

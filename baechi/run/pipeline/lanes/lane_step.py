@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
+from baechi.run.model_runtime import ModelRuntime
 from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.lanes.ahead import HIDDEN, Ahead, Sender
@@ -20,7 +22,7 @@ from baechi.run.pipeline.lanes.route import Route
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step.aliases import base_of, same_view, view_of_original
-from baechi.run.step.call_sites import CallSites, Site
+from baechi.run.step.call_sites import Site
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -50,8 +52,8 @@ class LaneStep(Step):
 
     def __init__(
         self,
-        backend: Any,
-        runtime: Any,
+        backend: AbstractBackend,
+        runtime: ModelRuntime,
         route: Route,
         lane: Lane,
         ahead: Ahead,
@@ -59,7 +61,6 @@ class LaneStep(Step):
         weights: WeightsElsewhere,
     ) -> None:
         super().__init__(backend, runtime)
-        self.sites = CallSites(runtime.moves) if runtime.moves else None
         self.bare = frozenset(filter(backend.is_bare, backend.names))
         self.parts = Parts(backend)
         self.boundary = self

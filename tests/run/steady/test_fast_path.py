@@ -1,4 +1,4 @@
-"""The shortest way, where nothing can wait: which layers take it, and when it is left."""
+"""The fast path, where nothing can wait: which layers take it, and when it is left."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,7 @@ from run.launched import runtime_of
 from torch import Tensor, nn
 
 import baechi
-from baechi.run import calls
-from baechi.run.steady.layers import LayerFacts
-from baechi.run.steady.swift import LEFT_OUT
+from baechi.run import calls, plain_step
 
 
 class Chain(nn.Module):
@@ -64,7 +62,7 @@ CHANGES: list[tuple[Callable[[Any], None], int, str]] = [
     (layer, 2, "act"),
     (nothing, 3, ""),
 ]
-"""A change, the rows of the batch after it, and the layer that leaves the shortest way then."""
+"""A change, the rows of the batch after it, and the layer that leaves the fast path then."""
 
 
 def chain() -> nn.Module:
@@ -86,24 +84,27 @@ def outcome(model: nn.Module, x: Tensor) -> list[Tensor | None]:
 def test_it_is_left(
     change: Callable[[Any], None], rows: int, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[str] = []
-    run_swiftly = calls.run_swiftly
+    reached: list[str] = []
+    run_layer, run_in_full = plain_step.run_layer, plain_step._run_in_full
 
-    def watched(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any, ...]) -> Any:
-        result = run_swiftly(module, glue, facts, args)
-        if result is not LEFT_OUT:
-            taken.append(facts.name)
-        return result
+    def noted(*given: Any) -> Any:
+        reached.append(given[3].name)
+        return run_layer(*given)
+
+    def left_for(*given: Any) -> Any:
+        reached.remove(given[3].name)
+        return run_in_full(*given)
 
     def check(rows: int, expected: set[str]) -> None:
         x = INPUT[:rows]
         plain_tensors, tensors = outcome(plain, x), outcome(model, x)
         for one, other in zip(plain_tensors, tensors, strict=True):
             assert one is other is None or torch.equal(one, other)  # type: ignore[arg-type]
-        assert set(taken) == expected
-        taken.clear()
+        assert set(reached) == expected
+        reached.clear()
 
-    monkeypatch.setattr(calls, "run_swiftly", watched)
+    monkeypatch.setattr(calls, "run_layer", noted)
+    monkeypatch.setattr(plain_step, "_run_in_full", left_for)
     plain, model = seeded(Chain)().eval(), chain()
     assert not runtime_of(model).may_wait
     for _ in range(2):

@@ -1,0 +1,291 @@
+"""A plain step, from the call of the model to its result; a step in microbatches is `pipeline.call`.
+
+run_step ──> open_step: the glue mode is on, and sees each functional op of the model's code (`step.glue`)
+  the code calls a layer ──> run_layer
+      fast path    nothing can wait, and all that the layer needs lies at its place: its own forward runs
+      full path    it waits for its turn, if the plan says so (`reorder.schedule`)
+                   ──> _launch: what it needs is brought, it runs on its device, its result is sent ahead
+  the code is over ──> what still waits launches, and the outputs go home
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.errors import note_where
+from baechi.run.compiled import written_forward
+from baechi.run.runtime import Runtime
+from baechi.run.steady.arguments import has_list, plain_tensors
+from baechi.run.steady.layers import LayerFacts
+from baechi.run.step.call import Call
+from baechi.run.step.call_sites import CallSites
+from baechi.run.step.glue import GlueMode
+from baechi.run.step.plain_loans import Plain, lend_plain
+from baechi.run.step.reach import Reach, ReachAside, hidden_elsewhere, hides_elsewhere
+from baechi.run.step.step import Step
+from baechi.run.unjoined.value import settled
+from baechi.run.weights.match import has_weights
+from baechi.split.tiles import Tile
+from baechi.torchlib.modules.intercept import forward_to_run, original_forward
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.storage import stamp
+
+
+def run_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a model's code in a step of its own.
+
+    Args:
+        module: the module that is called: the model, or a part of it.
+        runtime: its runtime; no step is open in this thread.
+        run: the code.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    Returns:
+        What the code returns, on the device of the inputs; or where it was made, if outputs stay.
+    """
+    with open_step(module, runtime) as glue:
+        step, first = glue.step, next(tensors_in(args, kwargs), None)
+        step.home = None if first is None else runtime.backend.place_of(first)
+        result = run(*args, **kwargs)
+        if step.reorder is not None:
+            step.reorder.finish()
+        if runtime.outputs_stay:
+            return settled(result, runtime.backend, None)
+        depth = glue.leave()  # what brings outputs home is no code of the model
+        try:
+            return step.bring_home(result, (args, kwargs))
+        finally:
+            glue.come_back(depth)
+
+
+@contextmanager
+def open_step(module: nn.Module, runtime: Runtime) -> Iterator[GlueMode]:
+    """Open a step in this thread.
+
+    Args:
+        module: the module that is called: the model, or a part of it.
+        runtime: its runtime.
+
+    Yields:
+        The step's mode.
+    """
+    backend, step = runtime.backend, Step(runtime.backend, runtime)
+    glue = GlueMode(step)
+    with backend.step() as runtime.measure:
+        if runtime.measure is not None:
+            backend.spend("step", backend.host)
+        step.reorder = schedule = runtime.schedule(glue, module)
+        step.bare = frozenset(filter(backend.is_bare, backend.names))
+        step.swift = step.short and schedule is None
+        step.sites = CallSites(runtime.moves) if runtime.moves else None
+        runtime.forced, runtime.launched, runtime.counts = [], [], {}
+        try:
+            with runtime.opened(glue):
+                try:
+                    yield glue
+                except BaseException as error:
+                    if schedule is not None:
+                        schedule.drop(error)
+                    raise
+        finally:
+            if schedule is not None:
+                step.reorder = None
+                runtime.forced, runtime.launched = schedule.forced, schedule.launched
+                runtime.counts = schedule.counts
+            runtime.full = step.full
+            if backend.outstanding:
+                step.close()
+
+
+def run_layer(
+    module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
+) -> Any:
+    """Run a layer that the code has reached.
+
+    Args:
+        module: the layer.
+        runtime: its runtime.
+        glue: the glue mode of the open step.
+        facts: what is known of the layer.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    Returns:
+        What it returns, on its device; or deferred tensors, if it has to wait for its turn.
+    """
+    step, place = glue.step, facts.place
+    reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
+    # what the full path does and this leaves out: transfers, their order with writes, streams, clock, turns
+    fast = step.swift and reads and not kwargs and not facts.reaches and place in step.bare
+    if not fast or step.inside is not None:
+        return _run_in_full(module, runtime, glue, facts, args, kwargs)
+    depth, lies_here = glue.leave(), facts.lies_here
+    try:
+        for value in args:
+            if not isinstance(value, torch.Tensor) or not lies_here(value):
+                break
+        else:
+            call, turn = "", next(step.turns)
+            if facts.sends or step.sites is not None:  # else only its device matters, not which call it is
+                call = step.reach(facts.name, args, {})
+            step.inside = place
+            result = forward_to_run(module)(*args)
+            if isinstance(result, torch.Tensor):
+                stamp(result, place, turn, renew=True)
+                if facts.sends:
+                    step.send_ahead(call, result)
+            else:
+                step.stamp(result, place, turn, renew=True)
+            return result
+    except Exception as error:
+        note_where(error, layer=facts.name, kind=type(module).__name__, device=place)
+        raise
+    finally:
+        step.inside = None
+        glue.come_back(depth)
+    return _run_in_full(module, runtime, glue, facts, args, kwargs)
+
+
+def _run_in_full(
+    module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
+) -> Any:
+    """Run a layer wherever its arguments lie, at its turn."""
+    name, step = facts.name, glue.step
+    turn, call = next(step.turns), step.reach(name, args, kwargs)
+    if step.inside is not None:
+        return _inside_another(module, runtime, glue, facts, call, turn, args, kwargs)
+    launch = functools.partial(_launch, module, runtime, glue, facts, call, turn)
+    if step.reorder is None:
+        return launch(args, kwargs)
+    writes = facts.reaches or facts.writes(module)
+    return step.reorder.layer(Call(call, launch, args, kwargs, facts.place, turn), module, writes=writes)
+
+
+def _launch(
+    module: nn.Module,
+    runtime: Runtime,
+    glue: GlueMode,
+    facts: LayerFacts,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    step, device = glue.step, facts.place
+    depth, outer, step.inside = glue.leave(), step.inside, device
+    try:
+        tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
+        lies_here = facts.lies_here if step.boundary is None else step.boundary.here(facts.lies_here)
+        here = short = tensors is not None and all(map(lies_here, tensors))
+        if tensors is not None and not here:  # then it must make no difference that some are copies
+            # several tensors may be views of one memory, and see what is written; and a list may be added to
+            writes = len(tensors) > 1 and facts.writes(module)
+            short = not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
+        if short:
+            result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
+        else:
+            step.full.append(call)
+            result = _in_full(module, runtime, step, facts, call, turn, args, kwargs)
+        if step.reorder is None or not step.reorder.launching:
+            step.send_ahead(call, result)
+    except Exception as error:
+        hidden = hidden_elsewhere(step, device, args, kwargs) if isinstance(error, RuntimeError) else ""
+        note_where(error, layer=facts.name, kind=type(module).__name__, device=device, cure=hidden)
+        raise
+    finally:
+        step.inside = outer
+        glue.come_back(depth)
+    return result
+
+
+def _shortly(
+    module: nn.Module,
+    runtime: Runtime,
+    step: Step,
+    facts: LayerFacts,
+    call: str,
+    turn: int,
+    values: Plain,
+    *,
+    here: bool,
+) -> Any:
+    """Run a layer whose arguments are plain; what comes back is the same as by `_in_full`."""
+    place, loans = facts.place, None
+    if not here:
+        values, loans = lend_plain(step, values, place, facts.lies_here)
+    args, kwargs = values
+    if facts.writes(module):
+        step.may_write(values, list(facts.weights(module)))
+        if facts.name not in runtime.writes_given:
+            step.may_write_anything(place)
+    own = forward_to_run(module)
+    if place in step.bare:
+        result = own(*args, **kwargs)
+    else:
+        step.backend.spend("layer_call", place)
+        with step.backend.at(place, call) as note:
+            result = own(*args, **kwargs)
+            if note is not None:
+                note(result)
+    if loans is None:
+        step.stamp(result, place, turn, renew=True)
+        return result
+    step.stamp(loans.made(result), place, turn, renew=True)
+    return loans.settle(result)
+
+
+def _in_full(
+    module: nn.Module,
+    runtime: Runtime,
+    step: Step,
+    facts: LayerFacts,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Run a layer whatever its arguments are."""
+    name, device, backend = facts.name, facts.place, step.backend
+    writes = facts.writes(module)
+    reach: AbstractContextManager[Any] = nullcontext()
+    (args, kwargs), loans = step.lend((args, kwargs), device, writes=writes)
+    own = forward_to_run(module)
+    if name in runtime.reaching or hides_elsewhere(step, device, loans.objects):
+        reach, own = Reach(step, device, name, turn), written_forward(module, name)
+    if writes:
+        step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
+        if name not in runtime.writes_given:
+            step.may_write_anything(device)
+    backend.spend("layer_call", device)
+    backend.spend("full_call", device)
+    with backend.at(device, call) as note, reach:
+        result = own(*args, **kwargs)
+        if note is not None:
+            note(result)
+    step.stamp(loans.made(result), device, turn, renew=True)
+    return loans.settle(result)
+
+
+def _inside_another(
+    module: nn.Module,
+    runtime: Runtime,
+    glue: GlueMode,
+    facts: LayerFacts,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Run a layer that another layer calls: at once. Its result goes to the calling layer's device."""
+    place = glue.step.inside
+    assert place is not None
+    if not has_weights(module) and not isinstance(module, Tile):  # a tile is given its weight
+        return original_forward(module)(*args, **kwargs)
+    with ReachAside():
+        result = _launch(module, runtime, glue, facts, call, turn, args, kwargs)
+        return map_tensors(lambda tensor: glue.step.bring(tensor, place), result)
