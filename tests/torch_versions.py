@@ -27,7 +27,7 @@ TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "transformers
 SUITE = (
     "tests/torchlib",
     "tests/run/guards",
-    "tests/run/foresee",
+    "tests/run/launch",
     "tests/run/drop_in/test_hooks.py",
     "tests/run/drop_in/test_derivatives.py",
     "tests/capture/watch",
