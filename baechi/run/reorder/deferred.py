@@ -163,11 +163,11 @@ def hand_over(
         BaechiError: the results differ from those that were inferred.
     """
     real = list(tensors_in(box.pop()))
-    expected = [None if value is None else (value.meta.size, value.meta.dtype) for value in values]
-    found = [(tuple(tensor.shape), tensor.dtype) for tensor in real]
-    if len(found) != len(expected) or any(
-        one not in (None, two) for one, two in zip(expected, found, strict=True)
-    ):
+    fits = len(real) == len(values)
+    for tensor, value in zip(real, values, strict=False):
+        meta = None if value is None else value.meta
+        fits = fits and (meta is None or (tensor.shape == meta.size and tensor.dtype == meta.dtype))
+    if not fits:
         raise BaechiError(
             f"{task.name} returned something else than was inferred from its arguments (number, shape or "
             "dtype of tensors): its result depends on state that baechi does not see. Run this model with "

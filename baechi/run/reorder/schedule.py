@@ -17,7 +17,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -173,7 +173,7 @@ class Schedule:
         if outcome is None:
             self.force(needs, reason or f"{call.name} needs values")
             return call.run(call.args, call.kwargs)
-        call = replace(call, args=_copied(call.args), kwargs=_copied(call.kwargs))
+        call = call._replace(args=_copied(call.args), kwargs=_copied(call.kwargs))
         run = partial(_launch_as_reached, call, caller, _versions(given))
         task = Task(self, call.name, call.number, False, run, needs=list(needs))
         return self._defer(task, outcome, given, call.place, in_turn=True)

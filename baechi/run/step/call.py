@@ -1,15 +1,13 @@
 """The one hook of a step for reordering: what it asks before a call launches (`run.reorder`)."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call of a layer or functional op that the code has reached.
 
     Args:
