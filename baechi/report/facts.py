@@ -146,7 +146,7 @@ class Facts:
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         """What travels forward, dearest first; a tensor once for each device it goes to."""
-        return tuple(sorted(_cuts(self.plan), key=lambda cut: (-cut.seconds, cut.source, cut.target)))
+        return tuple(sorted(_cuts(self.plan), key=lambda cut: -cut.seconds))  # equal ones in the code's order
 
     @cached_property
     def path(self) -> tuple[Stretch, ...]:
