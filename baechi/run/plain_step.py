@@ -11,7 +11,7 @@ run_step ──> open_step: the glue mode is on, and sees each functional op of 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -123,7 +123,7 @@ def run_layer(
     # what the full path does and this leaves out: transfers, their order with writes, streams, clock, turns
     fast = step.swift and reads and not kwargs and not facts.reaches and place in step.bare
     if not fast or step.inside is not None:
-        return _run_in_full(module, runtime, glue, facts, args, kwargs)
+        return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
     depth, lies_here = glue.leave(), facts.lies_here
     try:
         for value in args:
@@ -148,49 +148,60 @@ def run_layer(
     finally:
         step.inside = None
         glue.come_back(depth)
-    return _run_in_full(module, runtime, glue, facts, args, kwargs)
+    return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
 
 
-def _run_in_full(
+class _Reached(NamedTuple):
+    """A call of a layer that the code has reached.
+
+    Args:
+        module: the layer.
+        runtime: its runtime.
+        glue: the glue mode of the open step.
+        facts: what is known of the layer.
+        call: its name, with the number of its call.
+        turn: its place in the code's order.
+    """
+
+    module: nn.Module
+    runtime: Runtime
+    glue: GlueMode
+    facts: LayerFacts
+    call: str
+    turn: int
+
+
+def _run_at_its_turn(
     module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
 ) -> Any:
-    """Run a layer wherever its arguments lie, at its turn."""
-    name, step = facts.name, glue.step
-    turn, call = next(step.turns), step.reach(name, args, kwargs)
+    """Run a layer at its turn, wherever its arguments lie."""
+    step, turn = glue.step, next(glue.step.turns)
+    reached = _Reached(module, runtime, glue, facts, step.reach(facts.name, args, kwargs), turn)
     if step.inside is not None:
-        return _inside_another(module, runtime, glue, facts, call, turn, args, kwargs)
-    launch = functools.partial(_launch, module, runtime, glue, facts, call, turn)
+        return _inside_another(reached, args, kwargs)
     if step.reorder is None:
-        return launch(args, kwargs)
-    writes = facts.reaches or facts.writes(module)
-    return step.reorder.layer(Call(call, launch, args, kwargs, facts.place, turn), module, writes=writes)
+        return _launch(reached, args, kwargs)
+    call = Call(reached.call, functools.partial(_launch, reached), args, kwargs, facts.place, turn)
+    return step.reorder.layer(call, module, writes=facts.reaches or facts.writes(module))
 
 
-def _launch(
-    module: nn.Module,
-    runtime: Runtime,
-    glue: GlueMode,
-    facts: LayerFacts,
-    call: str,
-    turn: int,
-    args: Any,
-    kwargs: Any,
-) -> Any:
+def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
+    module, glue, facts, call = reached.module, reached.glue, reached.facts, reached.call
     step, device = glue.step, facts.place
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
         lies_here = facts.lies_here if step.boundary is None else step.boundary.here(facts.lies_here)
-        here = short = tensors is not None and all(map(lies_here, tensors))
+        here = plain = tensors is not None and all(map(lies_here, tensors))
         if tensors is not None and not here:  # then it must make no difference that some are copies
             # several tensors may be views of one memory, and see what is written; and a list may be added to
             writes = len(tensors) > 1 and facts.writes(module)
-            short = not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
-        if short:
-            result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
+            plain = not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
+        if plain:
+            result = _with_plain_arguments(reached, (args, kwargs), here=here)
         else:
             step.full.append(call)
-            result = _in_full(module, runtime, step, facts, call, turn, args, kwargs)
+            result = _with_any_arguments(reached, (args, kwargs))
         if step.reorder is None or not step.reorder.launching:
             step.send_ahead(call, result)
     except Exception as error:
@@ -203,89 +214,63 @@ def _launch(
     return result
 
 
-def _shortly(
-    module: nn.Module,
-    runtime: Runtime,
-    step: Step,
-    facts: LayerFacts,
-    call: str,
-    turn: int,
-    values: Plain,
-    *,
-    here: bool,
-) -> Any:
-    """Run a layer whose arguments are plain; what comes back is the same as by `_in_full`."""
+def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> Any:
+    """Run a layer whose arguments are plain; what comes back is the same as with any arguments."""
+    module, facts, step = reached.module, reached.facts, reached.glue.step
     place, loans = facts.place, None
     if not here:
         values, loans = lend_plain(step, values, place, facts.lies_here)
     args, kwargs = values
     if facts.writes(module):
         step.may_write(values, list(facts.weights(module)))
-        if facts.name not in runtime.writes_given:
+        if facts.name not in reached.runtime.writes_given:
             step.may_write_anything(place)
     own = forward_to_run(module)
     if place in step.bare:
         result = own(*args, **kwargs)
     else:
         step.backend.spend("layer_call", place)
-        with step.backend.at(place, call) as note:
+        with step.backend.at(place, reached.call) as note:
             result = own(*args, **kwargs)
             if note is not None:
                 note(result)
     if loans is None:
-        step.stamp(result, place, turn, renew=True)
+        step.stamp(result, place, reached.turn, renew=True)
         return result
-    step.stamp(loans.made(result), place, turn, renew=True)
+    step.stamp(loans.made(result), place, reached.turn, renew=True)
     return loans.settle(result)
 
 
-def _in_full(
-    module: nn.Module,
-    runtime: Runtime,
-    step: Step,
-    facts: LayerFacts,
-    call: str,
-    turn: int,
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    """Run a layer whatever its arguments are."""
+def _with_any_arguments(reached: _Reached, values: tuple[Any, Any]) -> Any:
+    module, runtime, facts, step = reached.module, reached.runtime, reached.facts, reached.glue.step
     name, device, backend = facts.name, facts.place, step.backend
     writes = facts.writes(module)
     reach: AbstractContextManager[Any] = nullcontext()
-    (args, kwargs), loans = step.lend((args, kwargs), device, writes=writes)
+    (args, kwargs), loans = step.lend(values, device, writes=writes)
     own = forward_to_run(module)
     if name in runtime.reaching or hides_elsewhere(step, device, loans.objects):
-        reach, own = Reach(step, device, name, turn), written_forward(module, name)
+        reach, own = Reach(step, device, name, reached.turn), written_forward(module, name)
     if writes:
         step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
         if name not in runtime.writes_given:
             step.may_write_anything(device)
     backend.spend("layer_call", device)
     backend.spend("full_call", device)
-    with backend.at(device, call) as note, reach:
+    with backend.at(device, reached.call) as note, reach:
         result = own(*args, **kwargs)
         if note is not None:
             note(result)
-    step.stamp(loans.made(result), device, turn, renew=True)
+    step.stamp(loans.made(result), device, reached.turn, renew=True)
     return loans.settle(result)
 
 
-def _inside_another(
-    module: nn.Module,
-    runtime: Runtime,
-    glue: GlueMode,
-    facts: LayerFacts,
-    call: str,
-    turn: int,
-    args: Any,
-    kwargs: Any,
-) -> Any:
+def _inside_another(reached: _Reached, args: Any, kwargs: Any) -> Any:
     """Run a layer that another layer calls: at once. Its result goes to the calling layer's device."""
-    place = glue.step.inside
+    module, step = reached.module, reached.glue.step
+    place = step.inside
     assert place is not None
     if not has_weights(module) and not isinstance(module, Tile):  # a tile is given its weight
         return original_forward(module)(*args, **kwargs)
     with ReachAside():
-        result = _launch(module, runtime, glue, facts, call, turn, args, kwargs)
-        return map_tensors(lambda tensor: glue.step.bring(tensor, place), result)
+        result = _launch(reached, args, kwargs)
+        return map_tensors(lambda tensor: step.bring(tensor, place), result)

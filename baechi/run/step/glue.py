@@ -166,7 +166,7 @@ class GlueMode(RemovableMode):
         bound = there is None or written_in_place(func, name, args, kwargs) or why_as_written()
         return None if bound else there
 
-    def _shortly(
+    def _with_plain_arguments(
         self,
         func: Any,
         facts: FunctionFacts,
@@ -176,7 +176,7 @@ class GlueMode(RemovableMode):
         args: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        """Run a function whose arguments are plain; what comes back is the same as by `_in_full`."""
+        """Run a function whose arguments are plain; what comes back is the same as with any arguments."""
         step, backend = self.step, self.step.backend
         place: str | None = backend.place_of(given[0]) if given else None
         mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
@@ -272,10 +272,10 @@ class GlueMode(RemovableMode):
     ) -> Any:
         given = plain_tensors(args, kwargs) if facts.short and self.step.short else None
         if given is not None:
-            return self._shortly(func, facts, turn, there, given, args, kwargs)
-        return self._in_full(func, facts.name, turn, there, args, kwargs)
+            return self._with_plain_arguments(func, facts, turn, there, given, args, kwargs)
+        return self._with_any_arguments(func, facts.name, turn, there, args, kwargs)
 
-    def _in_full(
+    def _with_any_arguments(
         self, func: Any, name: str, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         self.step.full.append(name)

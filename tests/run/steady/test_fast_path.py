@@ -85,7 +85,7 @@ def test_it_is_left(
     change: Callable[[Any], None], rows: int, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[str] = []
-    run_layer, run_in_full = plain_step.run_layer, plain_step._run_in_full
+    run_layer, run_at_its_turn = plain_step.run_layer, plain_step._run_at_its_turn
 
     def noted(*given: Any) -> Any:
         reached.append(given[3].name)
@@ -93,7 +93,7 @@ def test_it_is_left(
 
     def left_for(*given: Any) -> Any:
         reached.remove(given[3].name)
-        return run_in_full(*given)
+        return run_at_its_turn(*given)
 
     def check(rows: int, expected: set[str]) -> None:
         x = INPUT[:rows]
@@ -104,7 +104,7 @@ def test_it_is_left(
         reached.clear()
 
     monkeypatch.setattr(calls, "run_layer", noted)
-    monkeypatch.setattr(plain_step, "_run_in_full", left_for)
+    monkeypatch.setattr(plain_step, "_run_at_its_turn", left_for)
     plain, model = seeded(Chain)().eval(), chain()
     assert not runtime_of(model).may_wait
     for _ in range(2):
