@@ -195,10 +195,11 @@ MODULE_BUFFER = _place(torch.nn.Module, "register_buffer", "see which buffers a 
 MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")
 """It is public, so that every torch has it."""
 
-BACKWARD_CONTEXT = _place(
-    torch.autograd.graph, "contextvars", "let compiled code run backward on several devices at once"
-)
-"""Without it, code that torch compiled may fail there: all threads of a backward enter one context."""
+BACKWARD_CONTEXT = Place(torch.autograd.graph, "contextvars")
+"""Where all threads of a backward enter one context, code that torch compiled may fail on several devices.
+
+A torch without it has no such context, and lacks nothing.
+"""
 
 FAKE_DEVICE = _place(FakeTensor, "device", "see which fake tensor is asked for its device")
 FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
