@@ -31,7 +31,7 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.left_open import close_left_open
-from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
+from baechi.torchlib.operators.facts import facts_of, flat, is_composite, notes_views
 from baechi.torchlib.private.modes import (
     UntracedDispatchMode,
     dispatch_modes,
@@ -197,6 +197,8 @@ class Emulation(UntracedDispatchMode):
         if current.at_work() is not emulator or func.namespace == "prim":  # `prim` only asks
             return func(*args, **(kwargs or {}))
         if function_modes_are_on():  # a call that bypassed them, as `x.set_(y)` does
+            if any(one.requires_grad and hasattr(one, "_baechi_task") for one in flat(args)):
+                return NotImplemented  # autograd has seen it already: what waits cannot be recorded any more
             # call it again, so that they see it first: a mode that waits for another thread must not do so
             # while we hold the lock
             return self._again(func, args, kwargs or {})

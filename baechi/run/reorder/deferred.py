@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from baechi.errors import BaechiError
+from baechi.run.reorder.template import NotPlain, slotted
 from baechi.torchlib.operators.functions import is_question
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
@@ -61,7 +62,8 @@ class Task:
         number: its place in the code's order.
         is_layer: whether it is a layer, which has a turn in its device's order.
         run: launches it, and returns the result; None after the launch.
-        values: by tensor of the result, what stands for it; None for an argument that is returned itself.
+        template: its result, with slots in place of tensors.
+        values: by slot, what stands for the tensor; or the argument that is returned itself.
         missing: how many launches, its turn included, it still waits for.
         needs: tasks that must launch before it.
         followers: tasks that wait for it.
@@ -73,7 +75,8 @@ class Task:
     number: int
     is_layer: bool
     run: Callable[[], Any] | None
-    values: "list[Deferred | None]" = field(default_factory=list)
+    template: Any = None
+    values: list[torch.Tensor] = field(default_factory=list)
     missing: int = 0
     needs: "list[Task]" = field(default_factory=list)
     followers: "list[Task]" = field(default_factory=list)
@@ -83,8 +86,8 @@ class Task:
 class Deferred(torch.Tensor):
     """A tensor that is still to be computed. Made by `defer` only."""
 
-    task: Task
-    meta: Meta
+    _baechi_task: Task
+    _baechi_meta: Meta
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -125,25 +128,25 @@ def defer(meta: Meta, task: Task, place: str | None) -> Deferred:
     )
     with without_subclass_function():
         set_mark(value, Mark(place, task.number))
-    value.task, value.meta = task, meta
+    value._baechi_task, value._baechi_meta = task, meta
     return value
 
 
 def tasks_of(tensors: Iterable[torch.Tensor]) -> dict[Task, None]:
     """The tasks that compute those of some tensors that are deferred."""
-    return {tensor.task: None for tensor in tensors if type(tensor) is Deferred}
+    return {tensor._baechi_task: None for tensor in tensors if type(tensor) is Deferred}
 
 
 def force(values: Any, reason: str) -> None:
     """Launch what computes the deferred tensors among some values, nested as they are."""
     for value in tensors_in(values):
-        if type(value) is Deferred and value.task.owner is not None:
-            value.task.owner.force([value.task], reason)
+        if type(value) is Deferred and value._baechi_task.owner is not None:
+            value._baechi_task.owner.force([value._baechi_task], reason)
 
 
 def hand_over(
     task: Task,
-    values: list[Deferred | None],
+    values: list[torch.Tensor],
     becomes: Callable[[torch.Tensor, torch.Tensor], None],
     box: list[Any],
 ) -> list[torch.Tensor]:
@@ -151,7 +154,7 @@ def hand_over(
 
     Args:
         task: the task that was launched.
-        values: what stands for its results.
+        values: its `values`, which it holds no more.
         becomes: called with each result and the deferred value that is about to become it.
         box: a list that holds the only reference to the result; it is emptied. (`become` takes over a
             tensor only if nothing else refers to it; else it makes an alias.)
@@ -162,22 +165,29 @@ def hand_over(
     Raises:
         BaechiError: the results differ from those that were inferred.
     """
-    real = list(tensors_in(box.pop()))
-    fits = len(real) == len(values)
+    real: list[torch.Tensor] = []
+    try:
+        fits = slotted(box.pop(), real) == task.template
+    except NotPlain:
+        fits = False
     for tensor, value in zip(real, values, strict=False):
-        meta = None if value is None else value.meta
-        fits = fits and (meta is None or (tensor.shape == meta.size and tensor.dtype == meta.dtype))
+        if type(value) is Deferred:
+            fits = (
+                fits and tensor.shape == value._baechi_meta.size and tensor.dtype == value._baechi_meta.dtype
+            )
+        else:
+            fits = fits and tensor is value
     if not fits:
         raise BaechiError(
-            f"{task.name} returned something else than was inferred from its arguments (number, shape or "
-            "dtype of tensors): its result depends on state that baechi does not see. Run this model with "
+            f"{task.name} returned something else than was inferred from its arguments (which tensors, their "
+            "shapes or dtypes): its result depends on state that baechi does not see. Run this model with "
             "reorder=False"
         )
     became: list[torch.Tensor] = []
     while real:  # pop, not iterate: `_become` counts references to a result to see if others hold it
         tensor, value = real.pop(), values.pop()
-        became.append(tensor if value is None else value)
-        if value is not None:
+        became.append(value)
+        if type(value) is Deferred:
             becomes(tensor, value)
             _become(value, tensor)
     return became[::-1]
@@ -187,7 +197,9 @@ def _become(value: Deferred, real: torch.Tensor) -> None:
     """Turn a deferred value into the real tensor; where others refer to that, into an alias of it."""
     # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
     if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
-        real = real.view_as(real)
-    del value.task, value.meta
+        # as where it was made: the code that needs it now may be under `no_grad`
+        with torch.inference_mode(real.is_inference()), torch.set_grad_enabled(real.requires_grad):
+            real = real.view_as(real)
+    del value._baechi_task, value._baechi_meta
     value.__class__ = torch.Tensor  # type: ignore[assignment]
     swap_implementation(value, real)

@@ -19,13 +19,14 @@ import torch
 from torch import nn
 
 from baechi.run.reorder.deferred import Deferred, Meta
+from baechi.run.reorder.named_state import Names, Variable
 from baechi.run.steady.reads import is_bare
 from baechi.torchlib.modules.tables import content_of
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks, submodule_table
 
-_ASIDE = ("_baechi", "forward", "_state_dict_", "_load_state_dict_")
-"""How the attributes begin that decide no outcome; a layer with a forward of its own does not wait."""
+_ASIDE = ("_baechi", "_state_dict_", "_load_state_dict_")
+"""How the attributes begin that decide no outcome."""
 
 _CONTAINERS = (dict, list, set)
 
@@ -62,6 +63,8 @@ class Held:
         """The attribute tables, dicts, lists and sets."""
         self._empty: list[Any] = []
         """Those in which is nothing."""
+        self._constants: list[Variable] = []
+        """Numbers and words that its code names: globals, attributes of classes."""
         self._inside: set[int] = set()
         if isinstance(layer, torch.jit.ScriptModule):
             self.why_not = "its code is not Python's"
@@ -69,7 +72,7 @@ class Held:
             self.why_not = "it has hooks, which see real tensors"
         else:
             try:
-                self.key = keys.setdefault(self._look_through(), self.key)
+                self.key = keys.setdefault(self._look_through(layer), self.key)
             except TypeError:
                 self.why_not = "only running it tells what it returns"
 
@@ -85,20 +88,25 @@ class Held:
         for table in self._tables:  # no generator: this runs twice for each layer that waits
             if not table.is_as_noted():
                 return False
+        for constant in self._constants:
+            if not constant.is_as_found:
+                return False
         return [*map(_look_of_held, self.tensors)] == self._looks
 
-    def _look_through(self) -> Hashable:
-        looks: list[Any] = []
+    def _look_through(self, layer: nn.Module) -> Hashable:
+        self._constants = [one for one in Names(layer).variables if type(one.value) in _NUMBERS]
+        looks: list[Any] = [(one.name, type(one.value), one.value) for one in self._constants]
+        numbers = {id(module): number for number, module in enumerate(self._modules)}
         for module in self._modules:
             own, below = vars(module), submodule_table(module)
             self._tables.append(_Table(own))
             self._note(below)
-            looks.append(type(module))
+            looks += [type(module), *[(name, numbers.get(id(child))) for name, child in below.items()]]
             for name, value in own.items():
                 kind = type(value)
                 if kind in _NUMBERS:  # most are
                     looks += [name, kind, value]
-                elif value is not below and not name.startswith(_ASIDE):
+                elif value is not below and name != "forward" and not name.startswith(_ASIDE):  # ours, if any
                     looks += [name, self._look(value)]
         return tuple(looks)
 
@@ -112,9 +120,9 @@ class Held:
         if isinstance(value, _CONTAINERS):
             self._note(value)
         if isinstance(value, dict):
-            return tuple([(key, self._look(item)) for key, item in value.items()])
+            return type(value), *[(key, self._look(item)) for key, item in value.items()]
         if isinstance(value, (list, tuple, set, frozenset)):
-            return tuple([self._look(item) for item in value])
+            return type(value), *[self._look(item) for item in value]
         if type(value) is type(look_of) and value.__closure__ is None:
             return value
         if isinstance(value, torch.Tensor):
@@ -188,9 +196,9 @@ def look_of(value: Any) -> Hashable:
     """
     if isinstance(value, torch.Tensor):
         if type(value) is Deferred:
-            return value.meta
+            return value._baechi_meta
         with without_subclass_function():
-            if value.layout != torch.strided or value.is_nested:
+            if value.layout != torch.strided or value.is_nested or value.is_conj() or value.is_neg():
                 raise TypeError(value.layout)
             return Meta.of(value), type(value) is nn.Parameter
     if isinstance(value, _CONSTANTS):

@@ -8,7 +8,7 @@ Autograd numbers nodes per thread, and runs backward in descending order of thes
 in such a thread are renumbered as the host's: then backward is the launch order in reverse.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -76,8 +76,9 @@ class ThreadLauncher:
         if self._idle:
             worker = self._idle.pop()
         else:
-            worker = _Worker(self._backend, task.number)
-            self._all.append(worker)
+            worker = _Worker(self._backend)
+            self._all.append(worker)  # before it starts: an interrupt in between leaves no thread behind
+            worker.start(task.number)
             self.threads += 1
         self._workers[task] = worker
 
@@ -101,13 +102,12 @@ class _Worker:
 
     Args:
         backend: starts the thread.
-        position: its first task's place in the plan.
 
     Attributes:
         numbers: of the autograd nodes that its last task made.
     """
 
-    def __init__(self, backend: AbstractBackend, position: int) -> None:
+    def __init__(self, backend: AbstractBackend) -> None:
         self.numbers = range(0)
         self._backend = backend
         self._task: Task | None = None
@@ -116,7 +116,15 @@ class _Worker:
         self._go, self._done = backend.flag(), backend.flag()
         self._intra_op_threads = torch.get_num_threads()
         self._ended = False
-        self._join = backend.spawn(self._work, position)
+        self._join: Callable[[], None] | None = None
+
+    def start(self, position: int) -> None:
+        """Start the thread.
+
+        Args:
+            position: its first task's place in the plan.
+        """
+        self._join = self._backend.spawn(self._work, position)
 
     def run(self, task: Task) -> Any:
         """Run a task in this thread; returns its result, or raises its error."""
@@ -128,6 +136,10 @@ class _Worker:
 
     def end(self) -> None:
         """End the thread; it has ended when this returns."""
+        if self._join is None:  # an interrupt came while it started: it ends as soon as it runs
+            self._ended = True
+            self._go.set()
+            return
         while not self._ended:  # it may still be launching, if Ctrl-C interrupted the host's wait
             self._hand_over(None)
         self._join()
@@ -142,6 +154,8 @@ class _Worker:
         torch.set_num_threads(self._intra_op_threads)  # the setting is per thread
         while True:
             self._go.wait()
+            if self._ended:
+                return
             task, self._task = self._task, None
             done = self._done
             self._go, self._done = self._backend.flag(), self._backend.flag()

