@@ -16,8 +16,6 @@ from baechi.verbs.batches import (
     resized_batch,
 )
 
-pytestmark = pytest.mark.default_cases(2)
-
 X = torch.arange(10).view(2, 5)
 
 

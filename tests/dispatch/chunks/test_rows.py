@@ -13,8 +13,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(2)
-
 
 class Calls(nn.Module):
     """A function of any arguments around one layer."""

@@ -12,8 +12,6 @@ import baechi
 from baechi import FatalError, HaloTiles, RoundRobin
 from baechi.torchlib.tensors.pytree import tensors_in
 
-pytestmark = pytest.mark.default_cases(2)
-
 DRAW = torch.Generator().manual_seed(3)
 
 

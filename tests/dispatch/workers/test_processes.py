@@ -80,7 +80,6 @@ def test_weights_are_shared_and_follow_the_master(pool: baechi.Dispatched) -> No
         pool(X[:2])
 
 
-@pytest.mark.full
 def test_an_error_keeps_its_type_and_says_where(pool: baechi.Dispatched) -> None:
     with torch.no_grad():
         with pytest.raises(odd_model.TwoArguments, match="twoarguments") as raised:
@@ -99,7 +98,6 @@ def test_an_error_keeps_its_type_and_says_where(pool: baechi.Dispatched) -> None
     works(pool)
 
 
-@pytest.mark.full
 def test_dead_workers_are_told_by_their_exit_codes(pool: baechi.Dispatched) -> None:
     chunks = torch.cat([where(odd_model.EXITS, 0)[:2], where(odd_model.KILLED, 0)[:2]])
     with torch.no_grad(), pytest.raises(baechi.AggregateError, match="2 of 2 chunks failed") as raised:
@@ -109,7 +107,6 @@ def test_dead_workers_are_told_by_their_exit_codes(pool: baechi.Dispatched) -> N
     works(pool)
 
 
-@pytest.mark.full
 def test_a_chunk_has_its_time_and_a_worker_without_one_may_end(pool: baechi.Dispatched, pipe: str) -> None:
     """Chunk 0 waits until chunk 1 is done and its worker is gone: that worker is no dead one."""
     scheduler: Any = pool.scheduler
@@ -130,7 +127,6 @@ def test_a_chunk_has_its_time_and_a_worker_without_one_may_end(pool: baechi.Disp
     works(pool)
 
 
-@pytest.mark.full
 def test_ctrl_c_ends_all_workers(pool: baechi.Dispatched, pipe: str) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -143,7 +139,6 @@ def test_ctrl_c_ends_all_workers(pool: baechi.Dispatched, pipe: str) -> None:
     works(pool)
 
 
-@pytest.mark.full
 def test_a_factory_makes_the_model_in_each_worker_and_nothing_is_left() -> None:
     before, children = _shared_memory(), set(multiprocessing.active_children())
     torch.manual_seed(5)
@@ -164,7 +159,6 @@ def _shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
-@pytest.mark.full
 def test_what_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
     class Local(torch.nn.Identity):
         """Not importable by name."""

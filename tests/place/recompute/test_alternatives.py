@@ -14,8 +14,6 @@ from baechi.errors import PlacementError
 from baechi.place.recompute import alternatives
 from baechi.place.recompute.alternatives import Alternative, Alternatives
 
-pytestmark = pytest.mark.default_cases(1)
-
 NUMBERS = (2, 4)
 LINK = Link(0.01, 1e5)
 CHAIN = [("l0", ("x",)), ("l1", ("l0",)), ("l2", ("l1",)), ("l3", ("l2",))]

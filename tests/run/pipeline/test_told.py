@@ -69,7 +69,6 @@ def trained(model: nn.Module, labels: Tensor = LABELS, **options: Any) -> tuple[
     return found, expected, plain
 
 
-@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("returns", [mean, of_next, of_rows, in_training, several])
 def test_rows_are_chosen_that_tell(returns: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Rules that the first rows do not tell apart; a loss in training only; several losses without a sum."""

@@ -13,8 +13,6 @@ from torch.nn import functional
 import baechi
 from baechi.run.unjoined.value import Unjoined
 
-pytestmark = pytest.mark.default_cases(2)
-
 SPEC = baechi.BatchSpec({"out": 14}, device_matrix=[0, 1, 2])
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

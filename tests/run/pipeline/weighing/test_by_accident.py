@@ -15,8 +15,6 @@ from torch.nn import functional as F
 import baechi
 from baechi.errors import BatchCoupled
 
-pytestmark = pytest.mark.default_cases(1)
-
 WEIGHTS = torch.tensor([0.1, 3.0, 1.0], dtype=torch.float64)
 WHERE = {"first": 0, "last": 1}
 

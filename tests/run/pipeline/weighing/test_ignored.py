@@ -11,8 +11,6 @@ from run.pipeline.nets import noise, pipelined, seeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.default_cases(2)
-
 ROWS, LENGTH, CLASSES = 16, 6, 4
 X, Y = noise(ROWS, LENGTH, 5), noise(ROWS, LENGTH, CLASSES, seed=2)
 MASK = torch.ones(ROWS, LENGTH)

@@ -88,7 +88,6 @@ WRONG = {
 }
 
 
-@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("case", WRONG)
 @pytest.mark.parametrize(("by_name", "number"), [(False, 3), (True, 2)])
 def test_the_error_names_the_input(case: str, by_name: bool, number: int) -> None:
@@ -101,8 +100,6 @@ def test_the_error_names_the_input(case: str, by_name: bool, number: int) -> Non
     assert f"split={cure}" in told(caught.value)
 
 
-@pytest.mark.full
-@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("case", [case for case in WRONG if case != "weights of classes"])
 def test_what_the_error_says_is_right(case: str) -> None:
     """Said so, a step is that of the whole batch."""
@@ -119,7 +116,6 @@ class Batch:
     labels: Tensor
 
 
-@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("made", [dict, Batch])
 def test_a_value_in_a_batch(made: Callable[..., Any]) -> None:
     """It is named by its way: `x.scale`, of a mapping or a dataclass that is the input x."""
@@ -203,7 +199,6 @@ LISTS: dict[str, tuple[Callable[..., Tensor], Inputs]] = {
 }
 
 
-@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("case", LISTS)
 def test_lists(case: str) -> None:
     """A list with an item a row is divided by items; what has rows inside, by these."""
@@ -267,7 +262,6 @@ def test_a_function_divides() -> None:
         assert_same_gradients(model, plain)
 
 
-@pytest.mark.full
 def test_a_function_divides_what_only_it_knows() -> None:
     """An object with rows, which nothing else can divide."""
 
@@ -289,7 +283,6 @@ def test_parts_are_given() -> None:
     stepped(scaled, Inputs(noise(8, 6), noise(6), noise(8, 6)), split={"more": [noise(6)] * 4})
 
 
-@pytest.mark.full
 def test_functions_go_with_a_pipeline_of_a_file(tmp_path: Any) -> None:
     """The file holds what is said of inputs but for functions; these are given again."""
     how = {"more": None, "x": lambda name, value, number: list(value.chunk(number))}

@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from baechi.errors import BaechiError, BatchCoupled
 
-pytestmark = pytest.mark.default_cases(2)
-
 X, Y = noise(8, 6), noise(8, 6, seed=2)
 CLASSES = torch.tensor([0, 1, 2, 3, 4, 5, 0, 0])
 IGNORED = torch.tensor([-100, -100, -100, 3, 4, 5, 0, 0])
