@@ -51,11 +51,11 @@ class LayerGraph(DiGraph, AbstractRecord):
         layers.graph.update(graph.graph)
         layers.graph.setdefault("training", False)
         for name, attributes in graph.nodes(data=True):
-            layers.add_node(str(name), **{"kind": LayerCosts.kind, **attributes})
+            layers.add_nodes_from([(str(name), {"kind": LayerCosts.kind, **attributes})])
         if len(layers) != len(graph):
             raise RecordError("the graph is malformed:", ("two nodes have the same name as text",))
         for source, target, attributes in graph.edges(data=True):
-            layers.add_edge(str(source), str(target), **attributes)
+            layers.add_edges_from([(str(source), str(target), attributes)])
         layers.check()
         return layers
 
@@ -302,7 +302,7 @@ class LayerGraph(DiGraph, AbstractRecord):
             if name in index:
                 raise malformed((f".nodes[{place}]", f"it is a second node {shown(name)}"))
             index[name] = place
-            graph.add_node(name, **{"kind": LayerCosts.kind, **data})
+            graph.add_nodes_from([(name, {"kind": LayerCosts.kind, **data})])
         for place, (source, target, data) in _rows(body, "edges", 2):
             for name in (source, target):
                 if name not in index:
@@ -311,7 +311,7 @@ class LayerGraph(DiGraph, AbstractRecord):
                 second = f"it is a second edge {shown(source)} > {shown(target)}"
                 raise malformed((f".edges[{place}]", second))
             index[source, target] = place
-            graph.add_edge(source, target, **data)
+            graph.add_edges_from([(source, target, data)])
         wrong = []
         for key, path, what in graph._faults():
             rows = "edges" if isinstance(key, tuple) else "nodes"
