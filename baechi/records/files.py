@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from baechi.errors import RecordError
-from baechi.records.schema import shown
+from baechi.records.schema import LONGEST, shown
 
 SCHEMA = 1
 
@@ -94,16 +94,31 @@ def parsed(text: str, source: str) -> Any:
         raise RecordError(f"{source} has a number of too many digits") from error
     except MemoryError as error:
         raise RecordError(f"{source} is too large for this machine's memory") from error
-    level: list[tuple[str, Any]] = [("", data)] if isinstance(data, (dict, list)) else []
+    level = [_Place(None, "", data)] if isinstance(data, (dict, list)) else []
     for _ in range(DEEPEST):
-        for path, one in level:
-            if isinstance(one, _Pairs):
-                where = path.removeprefix(".") or "it"
-                raise RecordError(f"{source} is malformed: {where} has the key {shown(one.twice)} twice")
-        level = [(f"{path}{key}", below) for path, one in level for key, below in _inside(one)]
+        for place in level:
+            if isinstance(place.data, _Pairs):
+                where, key = str(place).removeprefix(".") or "it", shown(place.data.twice)
+                raise RecordError(f"{source} is malformed: {where} has the key {key} twice")
+        level = [_Place(place, key, below) for place in level for key, below in _inside(place.data)]
     if level:
         raise RecordError(f"{source} is nested more than {DEEPEST} deep")
     return data
+
+
+class _Place(NamedTuple):
+    """An object or a list of JSON, under which key, and within which other one."""
+
+    within: "_Place | None"
+    key: str | int
+    data: Any
+
+    def __str__(self) -> str:
+        if self.within is None:
+            return ""
+        if isinstance(self.key, int):
+            return f"{self.within}[{self.key}]"
+        return f"{self.within}.{self.key if len(self.key) <= LONGEST else shown(self.key)}"
 
 
 class _Pairs(dict[str, Any]):
@@ -126,11 +141,10 @@ class _Pairs(dict[str, Any]):
         return made
 
 
-def _inside(data: Any) -> Iterator[tuple[str, Any]]:
+def _inside(data: Any) -> Iterator[tuple[str | int, Any]]:
     """The objects and lists in one."""
-    if isinstance(data, dict):
-        return ((f".{key}", one) for key, one in data.items() if isinstance(one, (dict, list)))
-    return ((f"[{place}]", one) for place, one in enumerate(data) if isinstance(one, (dict, list)))
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    return ((key, one) for key, one in items if isinstance(one, (dict, list)))
 
 
 def text_of(path: str | Path, what: str) -> str:

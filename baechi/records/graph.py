@@ -11,7 +11,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
-from baechi.records.schema import LONGEST, Name, form_of, in_words, malformed, refused, shown, within
+from baechi.records.schema import LONGEST, Name, few_of, form_of, in_words, malformed, refused, shown, within
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -48,7 +48,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not graph.is_directed() or graph.is_multigraph():
             raise RecordError("the graph is malformed:", ("it must be an nx.DiGraph, single edges",))
         layers = cls()
-        layers.graph.update(graph.graph)
+        layers.graph.update(_noted(graph.graph))
         layers.graph.setdefault("training", False)
         for name, attributes in graph.nodes(data=True):
             layers.add_nodes_from([(str(name), {"kind": LayerCosts.kind, **attributes})])
@@ -116,7 +116,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not self.says("tile") and not self.says("joins"):  # what is split is named as it was before
             yield from self._strangers()
         if not nx.is_directed_acyclic_graph(self):
-            yield None, "", f"it has a cycle: {' > '.join([edge[0] for edge in nx.find_cycle(self)])}"
+            yield None, "", f"it has a cycle: {few_of([edge[0] for edge in nx.find_cycle(self)], ' > ')}"
 
     def _strangers(self) -> Iterator["_Fault"]:
         """Attributes that name nodes which are not there."""
@@ -297,7 +297,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not isinstance(body["graph"], Mapping):
             raise malformed((".graph", f"it is {shown(body['graph'])}, not an object"))
         graph, index = cls(), dict[Any, int]()
-        graph.graph.update({"training": False, **body["graph"]})
+        graph.graph.update({"training": False, **_noted(body["graph"])})
         for place, (name, data) in _rows(body, "nodes", 1):
             if name in index:
                 raise malformed((f".nodes[{place}]", f"it is a second node {shown(name)}"))
@@ -337,6 +337,11 @@ def _sentence(key: Any, path: str, what: str) -> str:
     ]
     whose = "" if key is None else f"edge {' > '.join(named)}: " if named[1:] else f"{named[0]}: "
     return whose + in_words(path.removeprefix("."), what) if path else whose + what
+
+
+def _noted(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes that say something: null is as if missing."""
+    return {name: note for name, note in notes.items() if note is not None}
 
 
 def _rows(body: Mapping[str, Any], key: str, names: int) -> Iterator[tuple[int, list[Any]]]:

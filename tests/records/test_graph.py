@@ -81,6 +81,18 @@ def test_unknown_attributes_are_kept(key: str) -> None:
         assert back.nodes["a"][key] == 1 and back.edges["a", "b"][key] == 2
 
 
+def test_null_notes_are_as_if_missing() -> None:
+    """A note that is null in a file, or None in a graph, says nothing."""
+    graph = LayerGraph(training=True)
+    graph.add_edge("a", "b")
+    empty = dict.fromkeys(["training", "recompute", "containers", "model", "microbatches", "other"])
+    for back in (
+        LayerGraph.from_body({**graph.body(), "graph": empty}),
+        LayerGraph.from_networkx(nx.DiGraph(graph, **empty)),
+    ):
+        assert back.graph == {"training": False}
+
+
 def test_groups_in_code_order() -> None:
     """Nodes of one group stand together; a group's id is no node's name."""
     graph = LayerGraph()
