@@ -7,6 +7,7 @@ one that is whole.
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections import Counter
@@ -183,15 +184,28 @@ def check_output(path: str | Path) -> None:
         path: where it will be.
 
     Raises:
-        OSError: its folder is not there or is none, it is a folder itself, or nobody may write there.
+        OSError: its folder is not there or is none, it is a folder itself or a link that leads in a circle,
+            or nobody may write there.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory, not a file to write", str(path))
-    if not target.parent.is_dir():
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, "is a link that leads in a circle: remove it", str(path))
+    written = _is_written(path)
+    if not written and not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such file or directory: its folder is not there", str(path))
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
+    if os.path.exists(path) and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied: it cannot be written", str(path))
+    if not written and not os.access(target.parent, os.W_OK):
+        denied = f"permission denied: the new file has to be made in {target.parent}, which cannot be written"
+        raise PermissionError(errno.EACCES, denied, str(path))
+
+
+def _is_written(path: str | Path) -> bool:
+    """Whether a file is written, since it is no regular one, or open already; else it is replaced."""
+    special = os.path.exists(path) and not os.path.isfile(path)
+    return special or str(path).startswith(_OF_SYSTEM)
 
 
 def write(path: str | Path, text: str) -> None:
@@ -211,8 +225,8 @@ def write(path: str | Path, text: str) -> None:
     data = text.encode()
     try:
         old = os.stat(path) if os.path.exists(path) else None
-        if (old is not None and not stat.S_ISREG(old.st_mode)) or str(path).startswith(_OF_SYSTEM):
-            flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
+        if _is_written(path):
+            flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)  # it may be `>> log`
             with os.fdopen(os.open(path, flags), "wb") as file:
                 os.set_blocking(file.fileno(), True)  # it opened: somebody reads if it is a pipe
                 file.write(data)
@@ -260,7 +274,7 @@ def _new(folder: Path, beside: Path) -> tuple[int, bool]:
 
 
 def holds(kind: str, path: str | Path) -> bool:
-    """Whether a file begins as a record of a kind does, as `pack` writes it.
+    """Whether a file begins as a record of a kind does, however it is spaced.
 
     Args:
         kind: what is asked for.
@@ -269,7 +283,7 @@ def holds(kind: str, path: str | Path) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open(encoding="utf-8", errors="replace") as file:
-        return f'"baechi": "{kind}"' in file.read(_HEAD)
+        return re.search(rf'"baechi"\s*:\s*"{kind}"', file.read(_HEAD)) is not None
 
 
 _HEAD = 100
