@@ -35,6 +35,18 @@ def printable(text: str) -> str:
     return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
+def said_by(error: BaseException) -> str:
+    """What an error says; nothing if its own `__str__` raises.
+
+    Args:
+        error: any, such as one of the model's code.
+    """
+    try:
+        return str(error)
+    except Exception:  # the class is the user's, and may raise anything
+        return ""
+
+
 class BaechiError(Exception):
     """Base of every error that baechi raises on purpose. Each can be pickled, with its notes.
 

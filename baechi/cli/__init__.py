@@ -104,10 +104,12 @@ def selftest_command(
     from baechi.records.cluster import Cluster
     from baechi.selftest import devices_here, selftest
 
+    if json_file is not None:
+        files.check_output(json_file)
     found = selftest(Cluster.virtual(emulate) if emulate else devices_here(), quick=quick)
+    Console().print(found.table())
     if json_file is not None:
         files.write(json_file, found.to_json())
-    Console().print(found.table())
     if not found.is_right:
         raise typer.Exit(1)
 

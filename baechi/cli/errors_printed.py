@@ -1,5 +1,6 @@
 """Commands that tell what went wrong in one sentence, and how it came about only if asked."""
 
+import errno
 import inspect
 import os
 import sys
@@ -21,6 +22,11 @@ FAILED = 2
 _PIPE_CLOSED = 141
 """As the shell has it of a command that a closed pipe ends: 128 and the number of SIGPIPE."""
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+
+_NARROWEST = 20
+"""Columns of a terminal at least."""
+
 _LONGEST = 2000
 """Characters of a sentence at most."""
 
@@ -41,6 +47,7 @@ class Commands(TyperGroup):
         """
         if not kwargs.setdefault("standalone_mode", True):
             return super().main(*args, **kwargs)
+        _make_printable()
         try:
             status = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()
@@ -51,6 +58,12 @@ class Commands(TyperGroup):
                 raise
             sys.stdout = open(os.devnull, "w", encoding="utf-8")
             sys.exit(_PIPE_CLOSED)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or error.filename is not None:
+                raise
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")
+            _tell(f"the standard output cannot be written: {error.strerror}")
+            sys.exit(FAILED)
         except Exception as error:
             said = getattr(error, "format_message", None)  # click's own errors, wherever typer has click from
             if said is None:
@@ -58,6 +71,17 @@ class Commands(TyperGroup):
             _tell(said())
             sys.exit(FAILED)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _make_printable() -> None:
+    """Have somewhere to print, if the shell closed it, and lines that have room for a word."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    columns = os.environ.get("COLUMNS", "").lstrip("0") or "0"
+    if "COLUMNS" in os.environ and columns.isdecimal() and len(columns) < 3 and int(columns) < _NARROWEST:
+        os.environ["COLUMNS"] = str(_NARROWEST)
 
 
 def errors_printed(command: Callable[..., None]) -> Callable[..., None]:

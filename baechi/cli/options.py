@@ -6,6 +6,7 @@ import typer
 
 from baechi.errors import BaechiError
 from baechi.records.described.devices import MOST_DEVICES
+from baechi.records.schema import MOST_MICROBATCHES
 
 ClusterOption = Annotated[
     str,
@@ -50,7 +51,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 USUAL = "2xA100-80GB"
 
 _MOST_EFFORT = 100
-_MOST_MICROBATCHES = 100_000
 
 
 def effort_of(text: str) -> Any:
@@ -83,9 +83,9 @@ def microbatches_of(text: str) -> list[int] | None:
     """
     if text == "auto":
         return None
-    number = _whole(text, _MOST_MICROBATCHES)
+    number = _whole(text, MOST_MICROBATCHES)
     if not number:
-        most = f"at most {_MOST_MICROBATCHES:,}"
+        most = f"at most {MOST_MICROBATCHES:,}"
         raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto; {most}")
     return [number]
 

@@ -8,6 +8,7 @@ from typing import Any
 from baechi.cli.options import effort_of, max_memory_of, microbatches_of, recompute_of
 from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
 from baechi.errors import BaechiError
+from baechi.records import files
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
@@ -48,7 +49,11 @@ def found_for(text: str, *, models_first: bool = False) -> LayerGraph | tuple[An
     Raises:
         BaechiError: there is neither.
     """
-    is_graph = Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph")
+    is_graph = (
+        Path(text).suffix == ".json"
+        or text.removeprefix(ZOO) in shipped("graph")
+        or files.holds(LayerGraph.record_kind, text)
+    )
     return model_of(text) if not is_graph or (models_first and in_zoo(text)) else graph_of(text)
 
 

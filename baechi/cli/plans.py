@@ -1,5 +1,6 @@
 """What to do with a plan's file: report, simulate, compare."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -15,8 +16,10 @@ from baechi.cli.options import (
     PlacerOption,
 )
 from baechi.cli.placing import plan_for
-from baechi.cli.targets import ZOO, shipped
+from baechi.cli.targets import shipped
+from baechi.errors import printable
 from baechi.records import files
+from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -72,8 +75,9 @@ def report_command(
     """
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     written = [file for file, _ in wanted if file is not None]
-    for output in written:
-        if written.count(output) > 1:
+    places = [file if file == "-" else os.path.realpath(file) for file in written]
+    for output, place in zip(written, places, strict=True):
+        if places.count(place) > 1:
             raise ValueError(
                 f"{output} would be written twice: give each of --html, --trace, --json its own file"
             )
@@ -136,10 +140,11 @@ def _pipeline(text: str) -> Pipeline | None:
 def _plan(
     text: str, cluster: str, placer: str, optimizer: str | None, effort: str, max_memory: str | None
 ) -> Plan:
-    """A plan from its file, or of a model that is placed now."""
-    if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
-        return Plan.load(text)
-    return plan_for(text, cluster, placer, optimizer, effort=effort, max_memory=max_memory)
+    """A plan from its file, or of a graph or a model that is placed now."""
+    is_target = ":" in text and not os.path.exists(text)
+    if is_target or text in shipped("graph") or files.holds(LayerGraph.record_kind, text):
+        return plan_for(text, cluster, placer, optimizer, effort=effort, max_memory=max_memory)
+    return Plan.load(text)
 
 
 def _show(sentence: str, shown: list[Table]) -> None:
@@ -160,4 +165,4 @@ def _write(file: str, text: str) -> None:
         print(text, end="")
         return
     files.write(file, text)
-    Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"wrote {printable(file)}", markup=False, highlight=False, soft_wrap=True)

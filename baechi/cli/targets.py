@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import FrameSummary, extract_tb, format_list
 from typing import Any
 
-from baechi.errors import BaechiError
+from baechi.errors import BaechiError, said_by
 from baechi.records.files import profiles_folder
 from baechi.records.graph import LayerGraph
 
@@ -27,8 +27,9 @@ class TargetFailed(Exception):
 
     def __init__(self, target: str, error: BaseException) -> None:
         ended = isinstance(error, SystemExit)
-        what = f"called sys.exit({error})" if ended else f"raised {type(error).__name__}: {error}".strip(": ")
-        super().__init__(f"{target} {' '.join(what.split())}")
+        said = " ".join(said_by(error).split())
+        what = f"called sys.exit({said})" if ended else f"raised {type(error).__name__}: {said}".strip(": ")
+        super().__init__(f"{target} {what}")
         found = [frame for frame in extract_tb(error.__traceback__) if _is_user(frame)]
         head = ["Traceback of your code (most recent call last):"] if found else []
         self.frames = [*head, *[line.rstrip("\n") for line in format_list(found)]]

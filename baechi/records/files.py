@@ -7,16 +7,17 @@ one that is whole.
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from baechi.errors import RecordError
-from baechi.records.schema import shown
+from baechi.records.schema import LONGEST, shown
 
 SCHEMA = 1
 
@@ -94,16 +95,31 @@ def parsed(text: str, source: str) -> Any:
         raise RecordError(f"{source} has a number of too many digits") from error
     except MemoryError as error:
         raise RecordError(f"{source} is too large for this machine's memory") from error
-    level: list[tuple[str, Any]] = [("", data)] if isinstance(data, (dict, list)) else []
+    level = [_Place(None, "", data)] if isinstance(data, (dict, list)) else []
     for _ in range(DEEPEST):
-        for path, one in level:
-            if isinstance(one, _Pairs):
-                where = path.removeprefix(".") or "it"
-                raise RecordError(f"{source} is malformed: {where} has the key {shown(one.twice)} twice")
-        level = [(f"{path}{key}", below) for path, one in level for key, below in _inside(one)]
+        for place in level:
+            if isinstance(place.data, _Pairs):
+                where, key = str(place).removeprefix(".") or "it", shown(place.data.twice)
+                raise RecordError(f"{source} is malformed: {where} has the key {key} twice")
+        level = [_Place(place, key, below) for place in level for key, below in _inside(place.data)]
     if level:
         raise RecordError(f"{source} is nested more than {DEEPEST} deep")
     return data
+
+
+class _Place(NamedTuple):
+    """An object or a list of JSON, under which key, and within which other one."""
+
+    within: "_Place | None"
+    key: str | int
+    data: Any
+
+    def __str__(self) -> str:
+        if self.within is None:
+            return ""
+        if isinstance(self.key, int):
+            return f"{self.within}[{self.key}]"
+        return f"{self.within}.{self.key if len(self.key) <= LONGEST else shown(self.key)}"
 
 
 class _Pairs(dict[str, Any]):
@@ -126,11 +142,10 @@ class _Pairs(dict[str, Any]):
         return made
 
 
-def _inside(data: Any) -> Iterator[tuple[str, Any]]:
+def _inside(data: Any) -> Iterator[tuple[str | int, Any]]:
     """The objects and lists in one."""
-    if isinstance(data, dict):
-        return ((f".{key}", one) for key, one in data.items() if isinstance(one, (dict, list)))
-    return ((f"[{place}]", one) for place, one in enumerate(data) if isinstance(one, (dict, list)))
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    return ((key, one) for key, one in items if isinstance(one, (dict, list)))
 
 
 def text_of(path: str | Path, what: str) -> str:
@@ -169,15 +184,28 @@ def check_output(path: str | Path) -> None:
         path: where it will be.
 
     Raises:
-        OSError: its folder is not there or is none, it is a folder itself, or nobody may write there.
+        OSError: its folder is not there or is none, it is a folder itself or a link that leads in a circle,
+            or nobody may write there.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory, not a file to write", str(path))
-    if not target.parent.is_dir():
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, "is a link that leads in a circle: remove it", str(path))
+    written = _is_written(path)
+    if not written and not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such file or directory: its folder is not there", str(path))
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
+    if os.path.exists(path) and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied: it cannot be written", str(path))
+    if not written and not os.access(target.parent, os.W_OK):
+        denied = f"permission denied: the new file has to be made in {target.parent}, which cannot be written"
+        raise PermissionError(errno.EACCES, denied, str(path))
+
+
+def _is_written(path: str | Path) -> bool:
+    """Whether a file is written, since it is no regular one, or open already; else it is replaced."""
+    special = os.path.exists(path) and not os.path.isfile(path)
+    return special or str(path).startswith(_OF_SYSTEM)
 
 
 def write(path: str | Path, text: str) -> None:
@@ -197,8 +225,8 @@ def write(path: str | Path, text: str) -> None:
     data = text.encode()
     try:
         old = os.stat(path) if os.path.exists(path) else None
-        if (old is not None and not stat.S_ISREG(old.st_mode)) or str(path).startswith(_OF_SYSTEM):
-            flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
+        if _is_written(path):
+            flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)  # it may be `>> log`
             with os.fdopen(os.open(path, flags), "wb") as file:
                 os.set_blocking(file.fileno(), True)  # it opened: somebody reads if it is a pipe
                 file.write(data)
@@ -246,7 +274,7 @@ def _new(folder: Path, beside: Path) -> tuple[int, bool]:
 
 
 def holds(kind: str, path: str | Path) -> bool:
-    """Whether a file begins as a record of a kind does, as `pack` writes it.
+    """Whether a file begins as a record of a kind does, however it is spaced.
 
     Args:
         kind: what is asked for.
@@ -255,7 +283,7 @@ def holds(kind: str, path: str | Path) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open(encoding="utf-8", errors="replace") as file:
-        return f'"baechi": "{kind}"' in file.read(_HEAD)
+        return re.search(rf'"baechi"\s*:\s*"{kind}"', file.read(_HEAD)) is not None
 
 
 _HEAD = 100

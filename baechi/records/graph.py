@@ -11,7 +11,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
-from baechi.records.schema import LONGEST, Name, form_of, in_words, malformed, refused, shown, within
+from baechi.records.schema import LONGEST, Name, few_of, form_of, in_words, malformed, refused, shown, within
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -48,14 +48,14 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not graph.is_directed() or graph.is_multigraph():
             raise RecordError("the graph is malformed:", ("it must be an nx.DiGraph, single edges",))
         layers = cls()
-        layers.graph.update(graph.graph)
+        layers.graph.update(_noted(graph.graph))
         layers.graph.setdefault("training", False)
         for name, attributes in graph.nodes(data=True):
-            layers.add_node(str(name), **{"kind": LayerCosts.kind, **attributes})
+            layers.add_nodes_from([(str(name), {"kind": LayerCosts.kind, **attributes})])
         if len(layers) != len(graph):
             raise RecordError("the graph is malformed:", ("two nodes have the same name as text",))
         for source, target, attributes in graph.edges(data=True):
-            layers.add_edge(str(source), str(target), **attributes)
+            layers.add_edges_from([(str(source), str(target), attributes)])
         layers.check()
         return layers
 
@@ -116,7 +116,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not self.says("tile") and not self.says("joins"):  # what is split is named as it was before
             yield from self._strangers()
         if not nx.is_directed_acyclic_graph(self):
-            yield None, "", f"it has a cycle: {' > '.join([edge[0] for edge in nx.find_cycle(self)])}"
+            yield None, "", f"it has a cycle: {few_of([edge[0] for edge in nx.find_cycle(self)], ' > ')}"
 
     def _strangers(self) -> Iterator["_Fault"]:
         """Attributes that name nodes which are not there."""
@@ -297,12 +297,12 @@ class LayerGraph(DiGraph, AbstractRecord):
         if not isinstance(body["graph"], Mapping):
             raise malformed((".graph", f"it is {shown(body['graph'])}, not an object"))
         graph, index = cls(), dict[Any, int]()
-        graph.graph.update({"training": False, **body["graph"]})
+        graph.graph.update({"training": False, **_noted(body["graph"])})
         for place, (name, data) in _rows(body, "nodes", 1):
             if name in index:
                 raise malformed((f".nodes[{place}]", f"it is a second node {shown(name)}"))
             index[name] = place
-            graph.add_node(name, **{"kind": LayerCosts.kind, **data})
+            graph.add_nodes_from([(name, {"kind": LayerCosts.kind, **data})])
         for place, (source, target, data) in _rows(body, "edges", 2):
             for name in (source, target):
                 if name not in index:
@@ -311,7 +311,7 @@ class LayerGraph(DiGraph, AbstractRecord):
                 second = f"it is a second edge {shown(source)} > {shown(target)}"
                 raise malformed((f".edges[{place}]", second))
             index[source, target] = place
-            graph.add_edge(source, target, **data)
+            graph.add_edges_from([(source, target, data)])
         wrong = []
         for key, path, what in graph._faults():
             rows = "edges" if isinstance(key, tuple) else "nodes"
@@ -337,6 +337,11 @@ def _sentence(key: Any, path: str, what: str) -> str:
     ]
     whose = "" if key is None else f"edge {' > '.join(named)}: " if named[1:] else f"{named[0]}: "
     return whose + in_words(path.removeprefix("."), what) if path else whose + what
+
+
+def _noted(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes that say something: null is as if missing."""
+    return {name: note for name, note in notes.items() if note is not None}
 
 
 def _rows(body: Mapping[str, Any], key: str, names: int) -> Iterator[tuple[int, list[Any]]]:

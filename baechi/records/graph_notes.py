@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, final
 
 from baechi.records.attributes import AbstractAttributes
-from baechi.records.schema import Positive
+from baechi.records.schema import Microbatches
 
 
 @final
@@ -30,7 +30,7 @@ class GraphNotes(AbstractAttributes):
     ] = None
     optimizer: Annotated[str | None, "name", "The optimizer whose state counts."] = None
     microbatches: Annotated[
-        Positive | None, "number", "In how many parts the batch is that the costs are one of."
+        Microbatches | None, "number", "In how many parts the batch is that the costs are one of."
     ] = None
     weights_apart: Annotated[
         bool | None,

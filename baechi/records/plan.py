@@ -13,7 +13,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
-from baechi.records.schema import DeviceName, Name, Text, TotalBytes, TotalSeconds
+from baechi.records.schema import DeviceName, Name, Text, TotalBytes, TotalSeconds, few_of, some_of
 from baechi.records.timeline import Timeline
 
 
@@ -165,10 +165,12 @@ def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
     placed, known = set(layers), set(plan.cluster.names)
     faults = [f"layer {name} has no device" for name in layers if name not in plan.device_of]
     faults += [f"{name} is no layer of the graph" for name in plan.device_of if name not in placed]
-    for name, device in plan.device_of.items():
-        if device not in known:
-            faults.append(f"layer {name} is on {device!r}: the devices are {', '.join(plan.cluster.names)}")
-    return faults
+    there = few_of(plan.cluster.names)
+    return faults + some_of(
+        f"layer {name} is on {device!r}: the devices are {there}"
+        for name, device in plan.device_of.items()
+        if device not in known
+    )
 
 
 def _group_faults(plan: Plan) -> list[str]:
@@ -210,10 +212,10 @@ def _order_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
 
 def _figure_faults(plan: Plan) -> list[str]:
     """What is said of devices that are not there."""
-    peaks = [(f"candidate {one.placer}", one.peak_bytes) for one in plan.candidates]
-    return [
-        f"{what} has a peak of {device!r}: the devices are {', '.join(plan.cluster.names)}"
-        for what, sizes in peaks
-        for device in sizes
-        if device not in plan.cluster.names
-    ] + ([] if plan.dry is None else plan.dry.strangers(plan.cluster.names))
+    known, there = set(plan.cluster.names), few_of(plan.cluster.names)
+    return some_of(
+        f"candidate {one.placer} has a peak of {device!r}: the devices are {there}"
+        for one in plan.candidates
+        for device in one.peak_bytes
+        if device not in known
+    ) + ([] if plan.dry is None else plan.dry.strangers(plan.cluster.names))

@@ -13,11 +13,12 @@ The type of a field says what there is:
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from inspect import cleandoc
+from itertools import islice
 from math import inf, isfinite
 from reprlib import Repr
 from types import NoneType, UnionType
@@ -102,6 +103,12 @@ LinkRate = Annotated[
     float, Rule(f"from 1e-3 to {MOST:g}, or infinite", lambda rate: 1e-3 <= rate <= MOST or rate == inf)
 ]
 Positive = Annotated[int, Rule("of at least 1", lambda number: 1 <= number <= MOST)]
+MOST_MICROBATCHES = 100_000
+"""A batch is split in so many parts at most."""
+
+Microbatches = Annotated[
+    int, Rule(f"from 1 to {MOST_MICROBATCHES:,}", lambda number: 1 <= number <= MOST_MICROBATCHES)
+]
 Dimension = Annotated[int, Rule("from -64 to 63", lambda dim: -64 <= dim < 64)]
 
 RULES = {"s": get_args(Seconds)[1], "bytes": get_args(Bytes)[1], "text": get_args(Text)[1]}
@@ -166,6 +173,33 @@ def shown(value: Any) -> str:
         value: any.
     """
     return _short.repr(value)
+
+
+def few_of(names: Sequence[str], between: str = ", ") -> str:
+    """Names in a sentence: the first few of them, each short, and how many more there are.
+
+    Args:
+        names: all.
+        between: what stands between two.
+    """
+    few = [name if len(name) <= _short.maxstring else shown(name) for name in names[:_FEW]]
+    more = [f"and {len(names) - _FEW:,} more"] if names[_FEW:] else []
+    return between.join([*few, *more])
+
+
+def some_of(faults: Iterable[str]) -> list[str]:
+    """The first of many faults of one kind, and how many more there are.
+
+    Args:
+        faults: one sentence each; they are not held.
+    """
+    sentences = iter(faults)
+    first = list(islice(sentences, _MOST_ALIKE))
+    more = sum([1 for _ in sentences])
+    return [*first, f"and {more:,} more like these"] if more else first
+
+
+_FEW, _MOST_ALIKE = 8, 15
 
 
 def refused(value: Any, words: str) -> RecordError:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from baechi.errors import RecordError
 from baechi.records.abstract import AbstractRecord
-from baechi.records.schema import DeviceName, TotalBytes, TotalSeconds
+from baechi.records.schema import DeviceName, TotalBytes, TotalSeconds, few_of, some_of
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
@@ -102,8 +102,10 @@ class Timeline(AbstractRecord):
         known = {*names, "host"}
         named = {end for span in self.spans for end in span.where.split(">")}
         named.update(self.peak_bytes, self.live_bytes, self.reserved_bytes)
-        there = ", ".join(names)
-        return [f"its timeline names {end!r}: the devices are {there}" for end in sorted(named - known)]
+        there = few_of(names)
+        return some_of(
+            f"its timeline names {end!r}: the devices are {there}" for end in sorted(named - known)
+        )
 
     @property
     def mode(self) -> Literal["training", "inference"]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import PlanError, SplitTensorError
+from baechi.errors import SplitTensorError
 from baechi.records.plan import Plan
 from baechi.run.model_runtime import ModelRuntime, OpenStep
 from baechi.run.state.regions import function_code
@@ -94,9 +94,6 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
 
     Returns:
         Tiles and joins by the names that the plan has for them.
-
-    Raises:
-        PlanError: no rule splits such a layer in this process.
     """
     made: dict[str, nn.Module] = {}
     ops = weight_ops(plan)
@@ -110,13 +107,9 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
             rule: SplitRule | None = rule_named(WEIGHT_OPS[layer.function])
         else:
             rule = rule_of(type(layer))
-        if rule is None:
-            raise PlanError(
-                f"the plan splits {name}, a {type(layer).__name__}: no rule does that in this process; call "
-                "baechi.register_split as when the plan was made"
-            )
+        assert rule is not None  # the plan was matched
         dimension = rule.dims[costs.tile["dimension"]]
-        tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(costs.tile["sizes"]))
+        tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(map(int, costs.tile["sizes"])))
         names = tuple(rule.weights)
         tiled = Tiled(tiles, Join(dimension), names, dimension, name in joins, rule.takes_all)
         layer.__dict__[_TILED] = tiled

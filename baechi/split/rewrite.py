@@ -204,7 +204,7 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
             tilings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
         )
         if tiling is None:
-            made.add_node(name, **data)
+            made.add_nodes_from([(name, data)])
             continue
         call = name[len(module) :]
         tiles[name] = [f"{module}[{number}]{call}" for number in range(len(tiling.sizes))]
@@ -215,7 +215,7 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
     _rename(made, heads)
     for source, target, data in graph.edges(data=True):
         for reader in tiles.get(target, [target]):
-            made.add_edge(heads.get(source, source), reader, **data)
+            made.add_edges_from([(heads.get(source, source), reader, data)])
     for name, parts in tiles.items():
         _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
     regrouped(graph, made, tiles, heads)

@@ -133,7 +133,8 @@ def leave_in_parts(
             cut = bool(own_parts) or (as_large and made.nodes[node]["type"] != LOSS)
             for number, share in enumerate(shares):
                 given = _shared_edge(edge, share, number) if cut else edge
-                made.add_edge(own_parts[number] if own_parts else source, parts[node].tiles[number], **given)
+                maker = own_parts[number] if own_parts else source
+                made.add_edges_from([(maker, parts[node].tiles[number], given)])
         if made.nodes[node]["type"] == LOSS:
             _become_sum(made, node, sources, parts)
     gone = [node for node in parts if node in made and made.nodes[node].get("type") != LOSS]
@@ -141,7 +142,7 @@ def leave_in_parts(
         readers = [reader for reader in made.successors(node) if made.nodes[reader].get("tile")]
         for reader in readers:
             edge, number = made.edges[node, reader], made.nodes[reader]["tile"]["number"]
-            made.add_edge(parts[node].read_by(edge)[number], reader, **edge)
+            made.add_edges_from([(parts[node].read_by(edge)[number], reader, edge)])
     last = {node: parts[node].tiles[-1] for node in gone}
     made.remove_nodes_from(gone)
     for _, data in made.nodes(data=True):

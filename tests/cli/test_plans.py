@@ -145,3 +145,28 @@ def test_not_given() -> None:
     """A missing argument is the command line's own error."""
     done = run("compare", "one.json")
     assert done.exit_code == 2 and "Missing argument" in done.stderr
+
+
+def test_report_places_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's file, whatever it is called, and a function of a module; a pipeline however it is spaced."""
+    chain(3).save(folder / "layers")
+    ordered(equal_chain(2), 4).save(folder / "pipeline.json")
+    compact = json.dumps(json.loads((folder / "pipeline.json").read_text()), separators=(",", ":"))
+    (folder / "compact.json").write_text(compact)
+    monkeypatch.syspath_prepend(folder)
+    (folder / "a_module.py").write_text(
+        "import torch\ndef made(): return torch.nn.Linear(3, 2), torch.ones(4, 3)\n"
+    )
+    for target in (folder / "layers", folder / "compact.json", "a_module:made"):
+        done = run("report", target)
+        assert done.exit_code == 0 and "limit" in done.stdout, (target, done.output)
+
+
+def test_one_file_by_two_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be written twice; and names are printed, not obeyed."""
+    monkeypatch.chdir(folder)
+    (folder / "link").symlink_to("x")
+    for other in ("./x", "link", folder / "x"):
+        done = run("report", "halves.json", "--html", "x", "--trace", other)
+        assert done.exit_code == 2 and "would be written twice" in done.stderr
+    assert run("report", "halves.json", "--html", "a\x1b[2J").stderr == "wrote a\\x1b[2J\n"

@@ -34,6 +34,12 @@ def three(): return 1, 2, 3
 def nothing(): pass
 def inputs_are_a_set(): return nn.Linear(3, 2), {1}
 def inputs_first(): return torch.ones(4, 3), nn.Linear(3, 2)
+class Silent(Exception):
+    def __str__(self): raise KeyError("no words")
+def silent(): raise Silent
+class Fails(nn.Module):
+    def forward(self, x): raise Silent
+def fails(): return Fails(), torch.ones(4, 3)
 def needs(one): return one
 def endless(): return endless()
 def memory(): raise MemoryError
@@ -81,7 +87,7 @@ ENDS = [
     "targets.py:key", "targets.py:leaves", "targets.py:pair", "targets.py:three", "targets.py:nothing",
     "targets.py:inputs_are_a_set", "targets.py:inputs_first", "targets.py:needs", "targets.py:endless",
     "targets.py:memory", "targets.py:later", "targets.py:yields", "targets.py:does_not_run",
-    "targets.py:Model",
+    "targets.py:Model", "targets.py:silent", "targets.py:fails",
     "targets.py:", ":f", "targets.py", "targets.py:no:f", "fifo.py:f", "folder.py:f", "broken.py:f",
     "zeros.py:f",
     "needing.py:f", "leaving.py:f", "zoo:vgg", "zoo:", "..:f", ".x:f", "a..b:f", "-x:f", "'\x1b[2J:f'", "''",
@@ -98,7 +104,7 @@ ALL = [
     *[f"place targets.py:good --microbatches {words}" for words in MICROBATCHES],
     *[f"profile {target} -o out.json" for target in ENDS],
     *[f"simulate {name}" for name in PLANS],
-    *[f"report {name}" for name in PLANS[:-1]],
+    *[f"report {name}" for name in PLANS[:-1] if name != "graph.json"],  # it is placed
     *[f"report {PLAN} --measured {name}" for name in [*PLANS, PLAN]],
     *[f"compare {PLAN} {name}" for name in PLANS],
     *[f"report {PLAN} --{form} {where}" for form in ("html", "trace", "json") for where in ("nowhere/x",
@@ -205,3 +211,36 @@ def test_a_forward_that_exits(tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(app, ["fits", f"{script}:make"])
     assert done.exit_code == 2 and "called sys.exit(0)" in done.stderr
+
+
+@pytest.mark.parametrize("target", ["silent", "fails"])
+def test_an_error_that_cannot_be_printed(target: str, folder: Path) -> None:
+    """Is named by its class."""
+    call = f"fits targets.py:{target}"
+    assert not judged(call, folder)
+    assert "Silent" in CliRunner().invoke(app, shlex.split(call)).stderr
+
+
+def test_nowhere_to_print() -> None:
+    """A closed output is none, a full one is said, and a terminal without columns has some."""
+    command = [sys.executable, "-m", "baechi"]
+    for words, output, status, said in (
+        ("clusters 2xL4", ">&-", 0, ""),
+        ("clusters 2xL4", ">&- 2>&-", 0, ""),
+        ("--version", ">/dev/full", 2, "error: the standard output cannot be written"),
+    ):
+        line = f"{shlex.join(command)} {words} {output}"
+        done = subprocess.run(line, shell=True, capture_output=True, text=True)
+        assert done.returncode == status and done.stderr.startswith(said), (line, done)
+        assert len(done.stderr.splitlines()) == bool(said)
+    done = subprocess.run(
+        [*command, "clusters", "2xL4"], capture_output=True, text=True, env={**os.environ, "COLUMNS": "0"}
+    )
+    assert "cluster" in done.stdout
+
+
+def test_a_wrong_file_of_a_long_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is refused before the test begins."""
+    monkeypatch.setattr("baechi.selftest.selftest", lambda *args, **options: pytest.fail("it began"))
+    done = CliRunner().invoke(app, ["selftest", "--json", str(tmp_path / "nowhere" / "x")])
+    assert done.exit_code == 2 and "its folder is not there" in done.stderr

@@ -71,6 +71,28 @@ def test_round_trip(tmp_path: object) -> None:
     assert back.nodes["z"]["weights"] == ["z.weight"] and back.edges["z", "a"]["bytes"] == 4
 
 
+@pytest.mark.parametrize("key", ["self", "node_for_adding", "u_of_edge", "v_of_edge"])
+def test_unknown_attributes_are_kept(key: str) -> None:
+    """Also those that are called as an argument of a method of NetworkX."""
+    graph = LayerGraph(training=True)
+    graph.add_nodes_from([("a", {key: 1}), ("b", {})])
+    graph.add_edges_from([("a", "b", {key: 2})])
+    for back in (LayerGraph.from_json(graph.to_json()), LayerGraph.from_networkx(graph)):
+        assert back.nodes["a"][key] == 1 and back.edges["a", "b"][key] == 2
+
+
+def test_null_notes_are_as_if_missing() -> None:
+    """A note that is null in a file, or None in a graph, says nothing."""
+    graph = LayerGraph(training=True)
+    graph.add_edge("a", "b")
+    empty = dict.fromkeys(["training", "recompute", "containers", "model", "microbatches", "other"])
+    for back in (
+        LayerGraph.from_body({**graph.body(), "graph": empty}),
+        LayerGraph.from_networkx(nx.DiGraph(graph, **empty)),
+    ):
+        assert back.graph == {"training": False}
+
+
 def test_groups_in_code_order() -> None:
     """Nodes of one group stand together; a group's id is no node's name."""
     graph = LayerGraph()

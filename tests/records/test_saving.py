@@ -107,3 +107,26 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(files.RecordError):
             Plan.load(tmp_path / name)
     assert Pipeline.record_kind == "pipeline" and not files.holds("plan", tmp_path / "fifo")
+
+
+def test_refused_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the place of a file needs a folder that can be written; a circle of links has no place."""
+    path, loop = tmp_path / "plan.json", tmp_path / "loop.json"
+    path.write_text("old")
+    loop.symlink_to("loop.json")
+    with pytest.raises(OSError, match="a link that leads in a circle"):
+        files.write(loop, "new")
+    assert loop.is_symlink()
+    monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != tmp_path)
+    with pytest.raises(PermissionError, match="has to be made in"):
+        files.check_output(path)
+    files.check_output("/dev/null")
+
+
+def test_an_open_file_is_added_to(tmp_path: Path) -> None:
+    """`--html /dev/stdout >> log` leaves in the log what it has."""
+    log = tmp_path / "log"
+    log.write_text("old")
+    with log.open("a") as opened:
+        files.write(f"/dev/fd/{opened.fileno()}", "new")
+    assert log.read_text() == "oldnew"

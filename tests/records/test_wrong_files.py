@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from place.graphs import chain, cluster_of
 
 from baechi.errors import RecordError
-from baechi.records import Cluster, LayerGraph, Plan, Timeline
+from baechi.records import Candidate, Cluster, Device, LayerGraph, Plan, Timeline, files
 
 GRAPH = chain(2, training=True)
 PLAN = Plan(GRAPH, cluster_of(9, 9), dict.fromkeys(GRAPH.placed(), "d0"))
@@ -73,3 +74,32 @@ def test_timelines_from_before() -> None:
     body["spans"] = [span[:6] for span in body["spans"]]
     read = Timeline.from_json(json.dumps(body))
     assert len(read.spans) == len(PLAN.timeline.spans) and not read.live_bytes
+
+
+def test_faults_are_short() -> None:
+    """Of many devices, faults and nodes the first ones are named: small files make no large errors."""
+    names = tuple([f"{'d' * 1000}{number}" for number in range(200)])
+    cluster = Cluster(tuple([Device(name, memory_bytes=1) for name in names]))
+    graph = chain(500)
+    with pytest.raises(RecordError, match="and 192 more") as raised:
+        Plan(graph, cluster, dict.fromkeys(graph.placed(), "x"), candidates=(Candidate("a", 1, {"y": 1}),))
+    assert sum(map(len, raised.value.faults)) < 50_000 and "and 485 more like these" in raised.value.faults
+    timeline = Timeline((), 1, dict.fromkeys([f"y{number}" for number in range(500)], 1))
+    assert len("".join(timeline.strangers(names))) < 50_000
+    ring = LayerGraph()
+    ring.add_edges_from(zip(names, names[1:] + names[:1], strict=True))
+    with pytest.raises(RecordError, match=r"it has a cycle.* > and 192 more") as raised:
+        ring.check()
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_long_key_is_not_copied() -> None:
+    """What lies below a key does not each hold the whole of it."""
+    text = f'{{"{"k" * 1_000_000}": [{", ".join(["[]"] * 1000)}]}}'
+    tracemalloc.start()
+    files.parsed(text, "text")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000
+    with pytest.raises(RecordError, match=r"malformed: a\[1\]\.b has the key 'c' twice"):
+        files.parsed('{"a": [{}, {"b": {"c": 1, "c": 2}}]}', "text")

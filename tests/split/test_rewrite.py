@@ -46,6 +46,15 @@ def test_bytes_and_seconds_are_shared() -> None:
     assert split.costs("middle[3]").weights == ["middle.weight[3]"]
 
 
+def test_unknown_attributes_are_kept() -> None:
+    """Also those that are called as an argument of a method of NetworkX."""
+    graph = tied_graph()
+    graph.nodes["embed"]["self"] = 1
+    graph.edges["embed", "middle"]["self"] = 2
+    split = baechi.split(graph, "middle", 2)
+    assert split.nodes["embed"]["self"] == 1 and split.edges["embed", "middle[1]"]["self"] == 2
+
+
 class Chooses(nn.Module):
     """Two layers run in one case only, and may hand each other what no code here shows."""
 

@@ -12,7 +12,7 @@ from torch import nn
 from baechi.capture.watch.backward import run_backward
 from baechi.capture.watch.observe import watching
 from baechi.capture.watch.trace import Trace
-from baechi.errors import CaptureError
+from baechi.errors import CaptureError, said_by
 from baechi.records.inputs import Inputs
 from baechi.torchlib.fakes.argument_checks import checks_as_kernels_do
 from baechi.torchlib.fakes.at_work import fakes_at_work
@@ -212,5 +212,5 @@ def _named_inputs(
 
 
 def _line(error: BaseException) -> str:
-    text = str(error).strip().split("\n")[0]
+    text = said_by(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

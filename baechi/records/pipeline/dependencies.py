@@ -94,7 +94,7 @@ def once_faults(units: Units, names: Sequence[str], microbatches: int, tasks: It
     needed = microbatches * len(units.unit_devices)
     if needed > _FAR * (len(tasks) + 1):  # so many sentences would be no help, nor have room
         return [f"it has {len(tasks):,} tasks, and {microbatches:,} microbatches are {needed:,}"]
-    wanted = dict.fromkeys(units.tasks(microbatches))
+    wanted = dict.fromkeys(units.tasks(microbatches if needed else 0))
     place: dict[Task, int] = {}
     faults = []
     for position, task in enumerate(tasks):

@@ -16,7 +16,17 @@ from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_
 from baechi.records.pipeline.placeable import units_of
 from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of
 from baechi.records.plan import Plan
-from baechi.records.schema import DeviceName, Dimension, Name, Positive, TotalBytes, TotalSeconds
+from baechi.records.schema import (
+    DeviceName,
+    Dimension,
+    Microbatches,
+    Name,
+    Positive,
+    TotalBytes,
+    TotalSeconds,
+    few_of,
+    some_of,
+)
 from baechi.records.timeline import Timeline
 
 ITEMS = "items"
@@ -77,7 +87,7 @@ class Pipeline(AbstractRecord):
     later: ClassVar[tuple[str, ...]] = ("unsplit", "dry")
 
     plan: Plan
-    microbatches: Positive
+    microbatches: Microbatches
     order: tuple[Task, ...]
     rule: str = "hand"
     limits: Mapping[DeviceName, Positive] = field(default_factory=dict)
@@ -98,22 +108,23 @@ class Pipeline(AbstractRecord):
             for name, limit in self.limits.items()
             if not (isinstance(limit, int) and limit >= 1)
         ]
-        faults += [
-            f"there is a limit for {name!r}: the devices are {', '.join(names)}"
+        known, there = set(names), few_of(names)
+        faults += some_of(
+            f"there is a limit for {name!r}: the devices are {there}"
             for name in self.limits
-            if name not in names
-        ]
+            if name not in known
+        )
         faults += [
             f"input {name!r} is split along {dim!r}: a dimension's number, {ITEMS!r}, or None"
             for name, dim in self.split.items()
             if not (dim is None or dim == ITEMS or isinstance(dim, int))
         ]
-        faults += [
-            f"what {one.rule} says names {name!r}: the devices are {', '.join(names)}"
+        faults += some_of(
+            f"what {one.rule} says names {name!r}: the devices are {there}"
             for one in self.tried
             for name in {**one.peak_bytes, **one.limits}
-            if name not in names
-        ]
+            if name not in known
+        )
         faults += [] if self.dry is None else self.dry.strangers(names)
         faults = faults or list(order_faults(self.units, names, self.microbatches, self.order))
         faults = faults or limit_faults(self.units, names, self.order, self.limits)

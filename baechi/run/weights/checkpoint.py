@@ -98,6 +98,8 @@ def _listed(index: Path) -> dict[str, Path]:
     names = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(names, dict) or not all([isinstance(file, str) for file in names.values()]):
         raise CheckpointError(f"{index} is no index: it has no table of files under weight_map")
+    if not names:
+        raise CheckpointError(f"{index} lists no tensors: its weight_map is empty")
     outside = [file for file in dict.fromkeys(names.values()) if not _is_beside(index, file)]
     if outside:
         faults = [f"{shown(file)} is no file of the folder of {index.name}" for file in outside]
@@ -112,8 +114,9 @@ def _is_beside(index: Path, file: str) -> bool:
     """
     if not file or not file.isprintable() or Path(file).is_absolute() or ".." in Path(file).parts:
         return False
-    lies = (index.parent / file).resolve()
-    return any([lies.is_relative_to(folder) for folder in (index.parent.resolve(), index.resolve().parent)])
+    lies = Path(os.path.realpath(index.parent / file))  # resolve() raises where links lead in a circle
+    folders = os.path.realpath(index.parent), os.path.dirname(os.path.realpath(index))
+    return any([lies.is_relative_to(folder) for folder in folders])
 
 
 def _present(paths: Iterable[Path]) -> list[Path]:

@@ -1,6 +1,6 @@
 """Check that a plan belongs to a model, and find the planned device of each of its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
+from baechi.run.weights.match_tiles import tile_faults
 from baechi.run.weights.pieces import in_pieces
 from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.tensors.spans import held_bytes
@@ -42,12 +43,13 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
         Device name by weight name.
 
     Raises:
-        PlanError: the plan is of another model: modules, classes, weights or their bytes differ.
+        PlanError: the plan is of another model: modules, classes, weights or their bytes differ; or its tiles
+            are no shares of the model's layers.
     """
     whole, modules = weights_of(model), modules_of(model)
     faults = list(_module_faults(plan, modules))
     cuts = cuts_of(plan.graph)
-    faults += _cut_faults(cuts, whole)
+    faults += [*tile_faults(plan.graph, modules), *_cut_faults(cuts, whole)]
     weights = whole if faults else in_pieces(whole, cuts)
     planned: dict[str, str] = {}
     sizes = held_bytes(weights.values())
@@ -121,8 +123,15 @@ def _cut_faults(cuts: Mapping[str, Cut], weights: Mapping[str, torch.Tensor]) ->
     return [
         f"{name} has the shape {tuple(weights[name].shape)}: the plan cuts {sum(sizes)} along axis {axis}"
         for name, (axis, sizes) in cuts.items()
-        if name in weights and weights[name].shape[axis] != sum(sizes)
+        if name in weights and dict(_lengths(weights[name])).get(axis) != sum(sizes)
     ]
+
+
+def _lengths(weight: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """By axis, counted from either end, how long a weight is."""
+    for axis, length in enumerate(weight.shape):
+        yield axis, length
+        yield axis - weight.dim(), length
 
 
 def _size_faults(plan: Plan, node: str, own_bytes: int) -> list[str]:

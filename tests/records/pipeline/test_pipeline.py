@@ -1,6 +1,7 @@
 """Orders are checked when a pipeline is built, whoever made them; files hold all of it."""
 
 import copy
+import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,10 @@ import pytest
 from records.pipeline.chains import chain, equal_chain, over
 
 from baechi.errors import PlanError, RecordError
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import OrderTried, Pipeline, Task, units_of
+from baechi.records.pipeline.dependencies import once_faults
 from baechi.records.pipeline.merging import merged
 from baechi.records.plan import Plan
 
@@ -159,3 +163,16 @@ def test_another_order_of_the_same() -> None:
     made = Pipeline(equal_chain(2), 2, ONE_F_ONE_B)
     with pytest.raises(PlanError):
         replace(made, microbatches=3)
+
+
+@pytest.mark.parametrize("microbatches", [100_000, 10**9, 10**24])
+def test_many_microbatches_of_nothing(microbatches: int) -> None:
+    """A pipeline without tasks is looked at once, not once a microbatch; files say no more than a call."""
+    plan = Plan(LayerGraph(training=True), Cluster.virtual(2), {})
+    assert once_faults(units_of(plan), (), microbatches, ()) == []
+    body = json.loads(Pipeline(plan, 2, ()).to_json()) | {"microbatches": microbatches}
+    if microbatches <= 100_000:
+        assert Pipeline.from_json(json.dumps(body)).microbatches == microbatches
+        return
+    with pytest.raises(RecordError, match="not a whole number from 1 to 100,000"):
+        Pipeline.from_json(json.dumps(body))

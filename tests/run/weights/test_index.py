@@ -70,3 +70,18 @@ def test_no_index(text: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(text)
     with pytest.raises(CheckpointError):
         Checkpoint(tmp_path)
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    """A file that is a link to itself is no file."""
+    index = indexed(tmp_path, "loop.safetensors")
+    (tmp_path / "loop.safetensors").symlink_to("loop.safetensors")
+    with pytest.raises(CheckpointError, match="no regular files, or not there"):
+        Checkpoint(index)
+
+
+def test_an_index_of_nothing(tmp_path: Path) -> None:
+    """It says so, in place of what a tensor file lacks."""
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {}}))
+    with pytest.raises(CheckpointError, match="its weight_map is empty"):
+        Checkpoint(tmp_path)
