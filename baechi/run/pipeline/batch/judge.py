@@ -57,8 +57,8 @@ logger = logging.getLogger(__name__)
 GIVES, RUNS = "gives the same as the whole batch", "lets them run"
 """What a way to split inputs does."""
 
-_FEW, _VERY_FEW = 16, 4
-"""So few rows are looked at twice, and eight times, where weights are all equal."""
+_FEW = 16
+"""So few rows are looked at eight times where weights are all equal."""
 
 _FLOATS_ALIKE = 1e-4
 """So far numbers of Python in lists may be off, of the larger one: what made them is not known."""
@@ -611,7 +611,7 @@ class Judge:
                 ", ".join(seen.buffers[:5]),
             )
         rows = sum(case.parts.rows)
-        looks = 8 if rows <= _VERY_FEW else 2 if rows <= _FEW else 1
+        looks = 8 if rows <= _FEW else 1
         if 0 < setting.perturbed < looks and case.looker.has_flat_weights():
             # few rows may agree by chance, where the numbers that tell are not the model's own
             return self._heard(case, replace(setting, perturbed=setting.perturbed + 1), kind)

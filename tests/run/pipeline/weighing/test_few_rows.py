@@ -1,4 +1,4 @@
-"""A head of zeros and four rows: the numbers that tell are not the model's own, so they are several."""
+"""A head of zeros and few rows: the numbers that tell are not the model's own, so they are several."""
 
 import pytest
 import torch
@@ -23,10 +23,17 @@ class Scores(nn.Module):
         return errors.topk(max(1, len(errors) // 2))[0].mean()
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3])
-def test_the_larger_half_of_four_rows(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "dtype", "seed"),
+    [*[(4, torch.float32, seed) for seed in (0, 2, 3)], *[(9, torch.bfloat16, seed) for seed in (0, 2, 9)]],
+)
+def test_the_larger_half_of_few_rows(rows: int, dtype: torch.dtype, seed: int) -> None:
     """All errors are equal until the head is trained. One look agrees by chance in two of three cases."""
-    model, x, y = seeded(Scores)(), noise(4, 3, seed=seed), torch.ones(4, 1)
+    model, x, y = (
+        seeded(Scores)().to(dtype),
+        noise(rows, 3, seed=seed).to(dtype),
+        torch.ones(rows, 1).to(dtype),
+    )
     cluster = baechi.Cluster.virtual(2)
     baechi.distribute(
         model, (x, y), cluster=cluster, microbatches=2, device_map={"body": 0, "head": 1, "": 1}
