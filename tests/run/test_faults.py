@@ -40,6 +40,8 @@ class Broken(Exception):
 class Trap:
     """Where something goes wrong, and what; everything that the layers made is noted, not held."""
 
+    __module__ = "baechi.trap"  # as of a library: layers that write state of the model's own do not wait
+
     def __init__(self) -> None:
         self.place = ""
         self.error: type[BaseException] = Broken
