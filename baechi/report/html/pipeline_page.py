@@ -10,7 +10,7 @@ from baechi.report.html.pipeline_data import pipeline_data
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.pipeline.text import headline, tables
 from baechi.report.pipeline.verdict import pipeline_verdict
-from baechi.units import format_bytes, format_seconds, format_share
+from baechi.units import counted, format_bytes, format_seconds, format_share
 
 SCRIPTS = ("common.js", "timeline.js", "memory.js", "main.js")
 
@@ -71,7 +71,8 @@ def _figures(facts: PipelineFacts) -> Iterable[Figure]:
         fits = ", does not fit" if short_bytes(unsplit) else ""
         note = f"{format_seconds(unsplit_s)} by {unsplit.placer}{fits}"
         yield "against no microbatches", f"{unsplit_s / facts.step_s:.2f} ×", note
-    yield "microbatches", str(facts.pipeline.microbatches), f"in {facts.pipeline.units.whole} stages"
+    stages = counted(facts.pipeline.units.whole, "stage")
+    yield "microbatches", str(facts.pipeline.microbatches), f"in {stages}"
     yield "bubble", format_share(facts.bubble, 1), "of the used devices' time"
     yield "host", format_share(facts.host_share, 1), "of the step it works"
     fullest = max(facts.devices, key=lambda d: d.peak_bytes / max(1, d.limit_bytes), default=None)
