@@ -9,12 +9,13 @@ a list or a cache must not be there in the second. What torch and the standard l
 
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from baechi.torchlib.modules.as_found import Keeper
+from baechi.torchlib.python_code import codes_of, functions_of
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"builtins", "collections", "random"}) | {"torch", "baechi"}
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, nn.Module)
@@ -68,7 +69,7 @@ class NamedState:
         Args:
             value: any object.
         """
-        if not isinstance(value, _CLOSED) and not _is_library(type(value)):
+        if not issubclass(type(value), _CLOSED) and not _is_library(type(value)):
             self._keeper.keep(value)
 
     def changed(self) -> bool:
@@ -106,7 +107,7 @@ class Names:
 
     def _look_into_class(self, kind: type) -> None:
         for name, value in vars(kind).items():
-            functions = [*_functions(value)]
+            functions = [*functions_of(value)]
             if not functions and not name.startswith("__"):
                 self.variables.append(Variable(vars(kind), name, value, kind))
             for function in functions:
@@ -116,32 +117,13 @@ class Names:
         if id(function) in self._seen or _is_library(function):
             return
         self._seen.add(id(function))
-        for name in _names(function.__code__):
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                self.variables.append(Variable(function.__globals__, name, value, None))
-                for inner in _functions(value):
-                    self._look_into(inner)
+        variables = function.__globals__
+        for name in [name for code in codes_of(function) for name in code.co_names if name in variables]:
+            value = variables[name]
+            self.variables.append(Variable(variables, name, value, None))
+            for inner in functions_of(value):
+                self._look_into(inner)
         self.others += [*(function.__closure__ or ()), function.__defaults__]
-
-
-def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """The functions of Python behind a method, a property or a decorated function."""
-    if isinstance(value, property):
-        for part in (value.fget, value.fset):
-            yield from _functions(part)
-        return
-    value = getattr(value, "__func__", value)  # of a classmethod or a staticmethod
-    for one in (value, getattr(value, "__wrapped__", None)):
-        if isinstance(one, types.FunctionType):
-            yield one
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names(inner)
 
 
 def _is_library(kind: Any) -> bool:

@@ -4,8 +4,6 @@ Capture saw the operators of one setting of the training flag. They are those of
 where no code of the layer asks for the flag, or where all that it does with it is known.
 """
 
-import types
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch import nn
 
 from baechi.torchlib.modules.intercept import is_replaced
 from baechi.torchlib.private.modules import forward_hooks, forward_pre_hooks
+from baechi.torchlib.python_code import codes_of, functions_of
 
 _FLAG = "training"
 
@@ -70,21 +69,6 @@ def is_bare(module: nn.Module) -> bool:
 @lru_cache(maxsize=1024)
 def _names_the_flag(kind: Any) -> bool:
     classes = kind.__mro__[: kind.__mro__.index(nn.Module)]
-    return any(
-        _FLAG in names for one in classes for value in vars(one).values() for names in _names_in(value)
-    )
-
-
-def _names_in(value: object) -> Iterator[tuple[object, ...]]:
-    """The names and constants in the code of a method, and of the functions inside of it."""
-    if isinstance(value, property):
-        for part in (value.fget, value.fset):
-            yield from _names_in(part)
-    function = getattr(value, "__func__", value)  # of a classmethod or a staticmethod
-    code = value if isinstance(value, types.CodeType) else getattr(function, "__code__", None)
-    if isinstance(code, types.CodeType):
-        yield code.co_names
-        yield code.co_consts
-        for inner in code.co_consts:
-            if isinstance(inner, types.CodeType):
-                yield from _names_in(inner)
+    functions = [one for held in classes for value in vars(held).values() for one in functions_of(value)]
+    codes = [code for function in functions for code in codes_of(function)]
+    return any(_FLAG in code.co_names or _FLAG in code.co_consts for code in codes)

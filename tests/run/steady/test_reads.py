@@ -1,5 +1,8 @@
 """Which layers write nothing in training, as their classes and the operators of an evaluation say."""
 
+import functools
+from typing import Any
+
 import pytest
 import torch
 from architectures.base import noise, seeded
@@ -98,3 +101,21 @@ def test_a_capture_in_evaluation_trains() -> None:
         assert writing == ({"asks", "norm"} if training else set())
     assert torch.equal(plain.norm.running_mean, model.norm.running_mean)
     assert torch.equal(plain.asks.bias, model.asks.bias)
+
+
+def test_code_behind_a_decorator_is_read() -> None:
+    """A forward that asks for the training flag is not known to read, whatever is around it."""
+
+    def around(forward: Any) -> Any:
+        @functools.wraps(forward)
+        def run(*args: Any) -> Any:
+            return forward(*args)
+
+        return run
+
+    class Decorated(nn.Module):
+        @around
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if self.training else x
+
+    assert not reads_in_both_settings(Decorated())
