@@ -94,8 +94,7 @@ class Held:
         return [*map(_look_of_held, self.tensors)] == self._looks
 
     def _look_through(self, layer: nn.Module) -> Hashable:
-        self._constants = [one for one in Names(layer).variables if type(one.value) in _NUMBERS]
-        looks: list[Any] = [(one.name, type(one.value), one.value) for one in self._constants]
+        looks: list[Any] = []
         numbers = {id(module): number for number, module in enumerate(self._modules)}
         for module in self._modules:
             own, below = vars(module), submodule_table(module)
@@ -108,7 +107,8 @@ class Held:
                     looks += [name, kind, value]
                 elif value is not below and name != "forward" and not name.startswith(_ASIDE):  # ours, if any
                     looks += [name, self._look(value)]
-        return tuple(looks)
+        self._constants = [one for one in Names(layer).variables if type(one.value) in _NUMBERS]
+        return *looks, *[(one.name, type(one.value), one.value) for one in self._constants]
 
     def _look(self, value: Any) -> Hashable:
         if value is None:

@@ -158,13 +158,15 @@ class Schedule:
             if in_turn and not needs:
                 return self._launch_here(call)
             caller = CallerState.now()
-            reason, outcome = self._why_in_code_order(caller), None
-            held = None if reason else self._outcomes.held(module)
-            if held is not None and not held.why_not:
+            reason, held, outcome = self._why_in_code_order(caller), None, None
+            if not reason:
+                held = self._outcomes.held(module)
+                reason = held.why_not
+            if held is not None and not reason:
                 device = self._step.backend.kernel_device(str(call.place))
                 outcome = self._infer(partial(self._outcomes.of_layer, module, held, device), call, caller)
             if outcome is None or held is None:
-                reason = reason or (held and held.why_not) or "only running it tells what it returns"
+                reason = reason or "only running it tells what it returns"
                 self.forced.append(Forced(call.name, reason, user_line()))
                 self._launch_tasks(needs)
                 return self._launch_here(call)
@@ -229,10 +231,7 @@ class Schedule:
         """
         self._ready.clear()
         self._launcher.end()
-        for task in self.waiting:
-            _drop(task, error)
-        self.waiting.clear()
-        self._by_layer.clear()
+        self._drop_all([*self.waiting], error)
 
     def _why_in_code_order(self, caller: CallerState) -> str:
         """Why no call may wait here, by the settings of now; empty if calls may."""
@@ -321,7 +320,7 @@ class Schedule:
         try:
             if (
                 modes is not None
-            ):  # those of the code that needs it now saw nothing of it where it was reached
+            ):  # modes of the code that needs it now, which was not in them when it called it
                 set_dispatch_modes(modes[: self._modes[1]])
             box = [self._launcher.run(task)]  # in a list, so that nothing else refers to the result
             task.run = None
@@ -349,8 +348,10 @@ class Schedule:
             if task.owner is self:
                 tasks += task.followers
                 self.waiting.pop(task, None)
-                self._by_layer.pop(task.name, None)
-                _drop(task, error)
+                if task.is_layer:  # a function may have the name of a layer
+                    self._by_layer.pop(task.name, None)
+                task.owner, task.waits, task.run = Failed(error), False, None
+                task.needs, task.followers, task.values = [], [], []
 
     def _give_turns(self, layers: Iterable[str]) -> None:
         for layer in layers:
@@ -385,11 +386,6 @@ class Failed:
         raise BaechiError(
             f"{reason}, but it was never computed: the step that it belongs to failed ({self._reason})"
         )
-
-
-def _drop(task: Task, error: BaseException) -> None:
-    task.owner, task.waits, task.run = Failed(error), False, None
-    task.needs, task.followers, task.values = [], [], []
 
 
 _Versions = list[tuple[torch.Tensor, int]]
