@@ -30,20 +30,24 @@ class Machine:
         # one number is enough: callers ask in the order of readiness, so no gap is filled later
         self._free_s = [0.0] * (len(cluster) + 1)
 
-    def compute(self, device: int, ready_s: float, duration_s: float) -> tuple[float, float]:
-        """Run a kernel or a layer on a device's engine.
+    def compute(
+        self, device: int, ready_s: float, duration_s: float, least_s: float = 0.0
+    ) -> tuple[float, float]:
+        """Run a kernel, a layer or a task on a device's engine.
 
         Args:
             device: which one.
             ready_s: when its inputs are there and the host has issued it.
             duration_s: how long it runs.
+            least_s: when the engine is free again at the earliest.
 
         Returns:
-            When it starts and when it ends.
+            When it starts and when it is over.
         """
         start_s = max(ready_s, self._free_s[device])
-        self._free_s[device] = start_s + duration_s
-        return start_s, start_s + duration_s
+        over_s = start_s + duration_s
+        self._free_s[device] = max(over_s, least_s)
+        return start_s, over_s
 
     def send(self, source: int, target: int, ready_s: float, size_bytes: int) -> tuple[float, float]:
         """Send a tensor over a link.

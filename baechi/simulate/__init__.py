@@ -2,7 +2,7 @@
 
 In:    a `Plan`, its graph, its cluster.
 Out:   a `Timeline`, peaks by device, and bounds that no plan can beat.
-Start: `step`, then `time/transfers` and `time/engine`.
+Start: `step`, then `time/transfers` and `time/issue`.
 """
 
 from baechi.simulate.bounds import least_peak_bytes, shortest_step_s

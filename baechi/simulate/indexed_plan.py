@@ -177,10 +177,15 @@ class IndexedPlan:
         """The host's index."""
         return len(self.cluster)
 
-    @property
+    @cached_property
     def knows_host(self) -> bool:
         """Whether the graph says what the host takes."""
         return any(self.host_s["forward"])
+
+    @property
+    def launch_s(self) -> float:
+        """What the host takes to issue one kernel; 0 where the graph does not say what it takes."""
+        return self.cluster.launch_s if self.knows_host else 0.0
 
     @cached_property
     def queues(self) -> list[list[int]]:

@@ -3,22 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from baechi.cost.clock import Clock
+from baechi.cost.indexed import FROM_HOST
 from baechi.cost.machine import Machine
-from baechi.errors import PlanError
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
-from baechi.simulate.memory.recorder import Recorder
-from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
-from baechi.simulate.time.engine import Engine
-from baechi.simulate.time.host import ForwardHost, Issued, at_once, go_back, issue_backward
+from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory, watch
+from baechi.simulate.time.issue import Backward, Forward, Times, go_back, stuck
 from baechi.simulate.time.launch_order import launch_order
 from baechi.simulate.time.program import program
-from baechi.simulate.time.transfers import Transfer, backward_transfers, downloads, forward_transfers
-from baechi.simulate.time.watcher import NullWatcher, Watcher
+from baechi.simulate.time.transfers import Transfer, backward_transfers, forward_transfers
 
 
 def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
@@ -48,19 +46,19 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     """
     stage = IndexedPlan.of(plan, optimizer)
     memory = Memory(stage)
-    recorder = Recorder(memory)
-    phases = _play(stage, memory, recorder)
+    phases = _play(stage, memory)
+    end_s = phases[-1].times.end_s
     spans = [span for phase in phases for span in _spans(stage, phase)]
-    sizes = [[phase.transfers[number].size_bytes for number, _, _ in phase.engine.moved] for phase in phases]
+    sizes = [[phase.transfers[number].size_bytes for number in phase.times.moves] for phase in phases]
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
-        makespan_s=phases[-1].end_s,
+        makespan_s=end_s,
         peak_bytes=dict(zip(plan.cluster.names, memory.peak_bytes, strict=True)),
         counters={
             "transfers": sum([len(sent) for sent in sizes]),
             "transfer_bytes": sum([sum(sent) for sent in sizes]),
         },
-        live_bytes=recorder.by_device(plan.cluster.names, phases[-1].end_s),
+        live_bytes=memory.by_device(plan.cluster.names, end_s),
     )
 
 
@@ -88,7 +86,7 @@ class Rehearsal:
         stage = self._stage.with_plan(device_of, place)
         memory = Memory(stage)
         phases = _play(stage, memory)
-        return phases[-1].end_s, memory.peak_bytes
+        return phases[-1].times.end_s, memory.peak_bytes
 
 
 @dataclass(frozen=True)
@@ -97,125 +95,72 @@ class _Played:
 
     phase: Phase
     transfers: Sequence[Transfer]
-    engine: Engine
-    end_s: float
+    times: Times
 
 
-def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) -> list[_Played]:
+def _play(stage: IndexedPlan, memory: Memory) -> list[_Played]:
+    clock = Clock(Machine(stage.cluster))
+    waited, awaited = dict[int, int](), dict[int, Sequence[int]]()
+    if stage.knows_host or not _is_topological(stage):
+        order = launch_order(stage.indexed, stage.has_no_turn, stage.device_of, stage.place)
+        if min(order.places, default=0) < 0:
+            names = zip(stage.indexed.names, order.places, strict=True)
+            raise stuck("forward", [name for name, place in names if place < 0])
+        stage = stage.with_plan(stage.device_of, order.places)
+        if stage.knows_host:
+            waited, awaited = dict(order.waited), dict(order.awaited)
+    transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
+    instructions = program(stage, transfers, awaited)
+    forward = Forward(stage, clock, transfers, waited)
+    times = forward.run(instructions)
+    phases = [_Played("forward", [*transfers, *forward.fetched], times)]
     if stage.knows_host:
-        return _play_program(stage, memory)
-    machine = Machine(stage.cluster)
-    transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
-    watcher: Watcher = ForwardMemory(stage, memory, transfers)
-    watcher = recorder.over(watcher) if recorder else watcher
-    issued = at_once(stage, 0.0, transfers)
-    phases = [_forward(stage, transfers, issued, (machine, watcher), recorder)]
-    if stage.graph.training:
-        watcher = BackwardMemory(stage, memory, transfers)
-        watcher = recorder.over(watcher) if recorder else watcher
-        start_s = phases[0].end_s
-        transfers = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
-        issued = at_once(stage, start_s, transfers)
-        phases.append(_backward(stage, transfers, issued, (machine, watcher), start_s, recorder))
-    return phases
-
-
-def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
-    """Simulate a step of a graph with host times, so that the host's program is known."""
-    around = Machine(stage.cluster), NullWatcher()
-    order = launch_order(stage.indexed, stage.has_no_turn, stage.device_of, stage.place)
-    stage = stage.with_plan(stage.device_of, order.places)
-    transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
-    instructions = program(stage, transfers, order.awaited)
-    host = ForwardHost(stage, 0.0, transfers, instructions, order.waited)
-    phases = [_forward(stage, transfers, host.issued, around, host=host)]
-    ledger = ForwardLedger(stage, memory, transfers, host.issued, phases[0].engine)
-    ledger.count(instructions, phases[0].end_s)
-    if stage.graph.training:
-        back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
-        # the host goes on when it has what the model returns; at once if that stays
-        on_s = host.now_s if stage.graph.outputs_stay else phases[0].end_s
-        issued = issue_backward(stage, on_s, transfers, back, instructions)
-        phases.append(_backward(stage, back, issued, around, phases[0].end_s))
-        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, on_s)
+        kept = ForwardLedger(stage, memory, transfers, times).count(instructions, times.end_s)
+    else:
+        watch(memory, ForwardMemory(stage, memory, transfers), transfers, times)
+    if not stage.graph.training:
+        return phases
+    back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
+    # the host goes on when it has what the model returns; at once if that stays
+    free_s = forward.now_s if stage.knows_host and stage.graph.outputs_stay else times.end_s
+    backward = Backward(stage, clock, back, free_s, times.end_s)
+    go_back(stage, backward, transfers, back, instructions)
+    phases.append(_Played("backward", back, backward.over()))
+    if stage.knows_host:
+        walker = BackwardLedger(stage, memory, kept, back, phases[1].times, free_s)
         go_back(stage, walker, transfers, back, instructions)
         memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
+    else:
+        watch(memory, BackwardMemory(stage, memory, transfers), back, phases[1].times)
     return phases
 
 
-def _forward(
-    stage: IndexedPlan,
-    transfers: list[Transfer],
-    issued: Issued,
-    around: tuple[Machine, Watcher],
-    recorder: Recorder | None = None,
-    host: ForwardHost | None = None,
-) -> _Played:
-    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, transfers, *around, host)
-    end_s = _run(stage, "forward", engine, 0.0, recorder)
-    over_s = host.now_s if host else 0.0
-    returned = downloads(stage.indexed, stage.device_of, stage.host)
-    end_s = max(end_s, _download(stage, engine, returned, around[0], over_s))
-    return _Played("forward", [*transfers, *returned], engine, end_s)
-
-
-def _backward(
-    stage: IndexedPlan,
-    transfers: list[Transfer],
-    issued: Issued,
-    around: tuple[Machine, Watcher],
-    start_s: float,
-    recorder: Recorder | None = None,
-) -> _Played:
-    queues = [queue[::-1] for queue in stage.queues]
-    engine = Engine(stage.seconds_of("backward"), issued, queues, transfers, *around)
-    return _Played("backward", transfers, engine, _run(stage, "backward", engine, start_s, recorder))
-
-
-def _run(
-    stage: IndexedPlan, phase: Phase, engine: Engine, start_s: float, recorder: Recorder | None
-) -> float:
-    end_s = engine.run(start_s)
-    if engine.stuck:
-        stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
-        raise PlanError(
-            f"{phase} stops for ever at {stuck}: the plan's order is not topological, or its graph says that "
-            "layers await each other (awaited_before)"
-        )
-    if recorder:
-        recorder.phase_over(engine)
-    return end_s
-
-
-def _download(
-    stage: IndexedPlan, engine: Engine, returned: Sequence[Transfer], machine: Machine, now_s: float
-) -> float:
-    """Fetch outputs to the host, one after the other, each when its device has finished."""
-    ended_s = {layer: end_s for layer, _, end_s in engine.ran}
-    launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
-    for number, transfer in enumerate(returned, start=len(engine.transfers)):
-        now_s += stage.own.fetch_s[number - len(engine.transfers)] if stage.knows_host else 0.0
-        newest = stage.queues[transfer.source][-1]
-        start_s, end_s = machine.send(
-            transfer.source, transfer.target, max(now_s + launch_s, ended_s[newest]), transfer.size_bytes
-        )
-        engine.moved.append((number, start_s, end_s))
-        now_s = end_s
-    return now_s
+def _is_topological(stage: IndexedPlan) -> bool:
+    """Whether each layer comes after those that it reads."""
+    place, source = stage.place, stage.indexed.source
+    return all(
+        [
+            place[layer] > max([place[source[t]] for t in reads if source[t] != FROM_HOST], default=-1)
+            and place[layer] > max([place[earlier] for earlier in before], default=-1)
+            for layer, (reads, before) in enumerate(
+                zip(stage.indexed.reads, stage.indexed.before, strict=True)
+            )
+        ]
+    )
 
 
 def _spans(stage: IndexedPlan, played: _Played) -> Iterator[Span]:
     cluster, names, phase = stage.cluster, stage.indexed.names, played.phase
     where = cluster.names
-    for layer, begin_s, over_s in played.engine.ran:
-        yield Span("compute", names[layer], where[stage.device_of[layer]], begin_s, over_s, phase)
-    for number, begin_s, over_s in played.engine.moved:
+    for layer, job in played.times.works.items():
+        yield Span("compute", names[layer], where[job.device], job.start_s, job.end_s, phase)
+    for number, job in played.times.moves.items():
         transfer = played.transfers[number]
         layer_name = names[transfer.producers[0] if transfer.producers else transfer.consumers[0]]
         if transfer.tensor >= 0:
             layer_name = stage.indexed.origin[transfer.tensor]
         link = _link_name(cluster, transfer)
-        yield Span("transfer", layer_name, link, begin_s, over_s, phase, transfer.size_bytes)
+        yield Span("transfer", layer_name, link, job.start_s, job.end_s, phase, transfer.size_bytes)
 
 
 def _link_name(cluster: Cluster, transfer: Transfer) -> str:

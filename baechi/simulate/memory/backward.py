@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.counting import Counter, Ran
+from baechi.simulate.memory.counting import Counter
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
 from baechi.simulate.memory.watching import OVER
-from baechi.simulate.time.host import Issued
+from baechi.simulate.time.issue import Times
 from baechi.simulate.time.transfers import RETURNED, Transfer
 
 Drop = Callable[[int, int, float, float], None]
@@ -34,8 +34,7 @@ class BackwardLedger:
         memory: where to count, as the forward left it.
         kept: what the forward keeps for backward.
         transfers: the transfers of the backward.
-        issued: when the host issued each kernel and transfer.
-        engine: when the backward's layers and transfers ran.
+        times: when the host issued them, and when they ran.
         start_s: when the backward began.
         released: counts what autograd kept when it is released; unless given, `memory.drop`.
     """
@@ -46,8 +45,7 @@ class BackwardLedger:
         memory: Counter,
         kept: Kept,
         transfers: Sequence[Transfer],
-        issued: Issued,
-        engine: Ran,
+        times: Times,
         start_s: float,
         released: Drop | None = None,
     ) -> None:
@@ -56,9 +54,7 @@ class BackwardLedger:
         self._released = released or memory.drop
         self._kept = kept
         self._transfers = transfers
-        self._issued = issued
-        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
-        self._moved_s = {number: end_s for number, _, end_s in engine.moved}
+        self._times = times
         self._newest_s = [OVER] * stage.host
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
@@ -78,7 +74,7 @@ class BackwardLedger:
             self._issue(device, stage.rise_bytes[layer])
             memory.free(device, stage.rise_bytes[layer])
         now_s = min(self._clocks)
-        self._newest_s[device] = self._ended_s[layer]
+        self._newest_s[device] = self._times.works[layer].end_s
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
         self._released(device, sent_bytes, self._kept.sent(layer), now_s)
         self._released(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
@@ -92,7 +88,7 @@ class BackwardLedger:
         self._take(given, device)
         self._returned.pop(layer, None)
         if works:  # a thread that only hands on is as far as its last kernel
-            self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+            self._clocks[device] = max(self._clocks[device], self._times.issued_s[layer][1])
 
     def _take(self, given: Iterable[int], device: int) -> None:
         """Drop the gradients of a layer's outputs."""
@@ -111,8 +107,8 @@ class BackwardLedger:
         transfer = self._transfers[number]
         self._issue(transfer.target, self._copy_bytes(transfer))
         issuer = transfer.target if transfer.source == self._stage.host else transfer.source
-        self._clocks[issuer] = max(self._clocks[issuer], self._issued.transfers[number])
-        self._kept.newest_sent[transfer.source, transfer.target] = self._moved_s[number]
+        self._clocks[issuer] = max(self._clocks[issuer], self._times.asked_s[number])
+        self._kept.newest_sent[transfer.source, transfer.target] = self._times.moves[number].end_s
 
     def receive(self, number: int) -> None:
         """Count a gradient that has arrived: the source releases it, the target adds it to its own."""
@@ -120,7 +116,7 @@ class BackwardLedger:
         tensor = transfer.tensor
         if tensor < 0:
             tensor = self._joins(tensor, transfer.consumers[0], transfer.size_bytes)
-        self._add(tensor, transfer.target, arrived, self._issued.transfers[number])
+        self._add(tensor, transfer.target, arrived, self._times.asked_s[number])
 
     def leave(self, number: int) -> Gradient:
         """Let the source release a gradient that was sent.
@@ -131,7 +127,7 @@ class BackwardLedger:
         Returns:
             What arrives.
         """
-        transfer, until_s = self._transfers[number], self._moved_s[number]
+        transfer, until_s = self._transfers[number], self._times.moves[number].end_s
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
             if sent is not None:

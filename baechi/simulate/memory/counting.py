@@ -1,6 +1,5 @@
 """What the ledgers of forward and backward are told, and whom they tell."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -15,15 +14,3 @@ class Counter(Protocol):
 
     def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
         """Bytes are released that streams may still use."""
-
-
-class Ran(Protocol):
-    """When layers and transfers of a phase began and ended."""
-
-    @property
-    def ran(self) -> Sequence[tuple[int, float, float]]:
-        """By layer that ran: the layer, its start, its end."""
-
-    @property
-    def moved(self) -> Sequence[tuple[int, float, float]]:
-        """By transfer: its number, its start, its end."""

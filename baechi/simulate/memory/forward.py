@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.counting import Counter, Ran
+from baechi.simulate.memory.counting import Counter
 from baechi.simulate.memory.watching import OVER
-from baechi.simulate.time.host import Issued
+from baechi.simulate.time.issue import Times
 from baechi.simulate.time.program import Instruction
 from baechi.simulate.time.transfers import Transfer
 
@@ -58,8 +58,7 @@ class ForwardLedger:
         stage: the plan, in the order of launches.
         memory: where to count.
         transfers: the transfers of the forward.
-        issued: when the host issued each kernel and transfer.
-        engine: when the forward's layers and transfers ran.
+        times: when the host issued them, and when they ran.
     """
 
     def __init__(
@@ -67,17 +66,14 @@ class ForwardLedger:
         stage: IndexedPlan,
         memory: Counter,
         transfers: Sequence[Transfer],
-        issued: Issued,
-        engine: Ran,
+        times: Times,
     ) -> None:
         indexed, layers = stage.indexed, range(len(stage.place))
         self.kept = Kept([stage.footprints[n].saved_bytes - stage.lent_bytes[n] for n in layers])
         self._stage = stage
         self._memory = memory
         self._transfers = transfers
-        self._issued = issued
-        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
-        self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
+        self._times = times
         self._newest_s = [0.0] * stage.host
         self._copied: dict[int, list[int]] = {}
         self._over = False
@@ -99,12 +95,15 @@ class ForwardLedger:
         for maker in self._named:
             self._users[maker] += 2  # its variable, and the layer itself: the variable may go before it runs
 
-    def count(self, instructions: Sequence[Instruction], over_s: float) -> None:
+    def count(self, instructions: Sequence[Instruction], over_s: float) -> Kept:
         """Count the host's program, instruction by instruction.
 
         Args:
             instructions: the program.
             over_s: when the host has all that the model returns.
+
+        Returns:
+            What is kept for backward.
         """
         launches = (number for what, number in instructions if what == "launch")
         end = len(self._dropped)
@@ -121,6 +120,7 @@ class ForwardLedger:
         self.come_to(end)
         if self._stage.graph.training:
             self.finish(over_s)
+        return self.kept
 
     def _leaves_at_once(self, number: int) -> bool:
         """Whether the layer's own call sends its output, while the caller still holds its arguments."""
@@ -135,11 +135,11 @@ class ForwardLedger:
         """
         transfer, now_s = (
             self._transfers[number],
-            self._issued.transfers[number] - self._stage.cluster.launch_s,
+            self._times.asked_s[number] - self._stage.cluster.launch_s,
         )
         self._memory.issue(transfer.target, transfer.copy_bytes, now_s)
         pair = transfer.source, transfer.target
-        self.kept.newest_sent[pair] = self._arrived_s[number]
+        self.kept.newest_sent[pair] = self._times.moves[number].end_s
         for maker in transfer.producers:
             self._note_way(maker, pair)
         self._copied.setdefault(transfer.producers[0] if transfer.producers else FROM_HOST, []).append(number)
@@ -165,9 +165,9 @@ class ForwardLedger:
         device, footprint = stage.device_of[layer], stage.footprints[layer]
         temp_bytes = stage.temp_bytes[layer]
         new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes
-        memory.issue(device, new_bytes, self._issued.layers[layer][0] - stage.cluster.launch_s)
+        memory.issue(device, new_bytes, self._times.issued_s[layer][0] - stage.cluster.launch_s)
         memory.free(device, temp_bytes)
-        self._newest_s[device] = self._ended_s[layer]
+        self._newest_s[device] = self._times.works[layer].end_s
         self._calls.append(layer)
 
     def come_to(self, layer: int) -> None:
@@ -181,11 +181,11 @@ class ForwardLedger:
         while len(self._calls) > (not code_goes_on):
             self._give_back(self._calls.pop())
         if code_goes_on and layer < len(self._dropped):
-            self._go_past(layer, self._issued.layers[layer][0])
+            self._go_past(layer, self._times.issued_s[layer][0])
 
     def _give_back(self, layer: int) -> None:
         """End a layer's call: it releases its inputs, and variables that end there are gone."""
-        indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
+        indexed, (_, now_s) = self._stage.indexed, self._times.issued_s[layer]
         if not indexed.is_view[layer]:
             self._let_inputs_go(layer, now_s)
         self._go_past(layer + 1, now_s)

@@ -1,4 +1,4 @@
-"""Bytes on each device, event by event: the watchers of the engine that count them.
+"""Bytes on each device, event by event, for graphs that do not say what the host takes.
 
 When each kind of bytes is counted:
 
@@ -21,11 +21,16 @@ A gradient that waits on the device where it was computed is not counted: the la
 has freed at least as much of what it had saved.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
+from typing import Protocol
 
+from baechi.cost.clock import Job
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.indexed_plan import IndexedPlan
+from baechi.simulate.time.issue import Times
 from baechi.simulate.time.transfers import NO_TENSOR, Transfer
 
 OVER = 0.0
@@ -40,7 +45,7 @@ class Memory:
 
     Attributes:
         stepping_bytes: by device, bytes while the optimizer steps.
-        curve: by device, `(seconds, bytes)` after each change, if the host's program is known.
+        curve: by device, `(seconds, bytes)` after each change.
     """
 
     def __init__(self, stage: IndexedPlan) -> None:
@@ -106,6 +111,86 @@ class Memory:
             self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
         elif size_bytes:
             heappush(self._pending[device], (until_s, size_bytes))
+
+    def by_device(self, names: Sequence[str], end_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
+        """The bytes that each device held, from the start of forward to the optimizer's step.
+
+        Args:
+            names: the devices.
+            end_s: when the last phase was over.
+
+        Returns:
+            By device, `(seconds, bytes)` where its bytes change; of changes at one time, the last.
+        """
+        return {
+            name: _steps([*curve, (end_s, last)])
+            for name, curve, last in zip(names, self.curve, self.stepping_bytes, strict=True)
+        }
+
+
+def _steps(curve: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    steps: list[tuple[float, int]] = []
+    for time_s, size in curve:
+        if steps and time_s == steps[-1][0] and size > steps[-1][1]:
+            steps.pop()
+        if not steps or size != steps[-1][1]:
+            steps.append((time_s, size))
+    return tuple(steps)
+
+
+class Watcher(Protocol):
+    """Is told of each event of a phase, in order of time."""
+
+    def started(self, layer: int) -> None:
+        """A layer starts."""
+
+    def ended(self, layer: int) -> None:
+        """A layer has ended."""
+
+    def left(self, transfer: Transfer) -> None:
+        """A transfer that travels leaves."""
+
+    def arrived(self, transfer: Transfer) -> None:
+        """A transfer that travels has arrived."""
+
+
+def watch(memory: Memory, watcher: Watcher, transfers: Sequence[Transfer], times: Times) -> None:
+    """Tell a watcher of a phase's events.
+
+    At one time ends come first, then transfers leave, then layers start: so memory that is freed at a time
+    can be allocated at that time.
+
+    Args:
+        memory: where it counts.
+        watcher: is told.
+        transfers: what moved.
+        times: when everything ran.
+    """
+    events: list[tuple[float, int, int, Callable[[], None]]] = []
+    for layer, job in times.works.items():
+        begin, over = partial(watcher.started, layer), partial(watcher.ended, layer)
+        events += _ends(job, 2, begin, over)
+    for number, job in times.moves.items():
+        if number < len(transfers):  # the others are fetched by the host
+            begin, over = (
+                partial(watcher.left, transfers[number]),
+                partial(watcher.arrived, transfers[number]),
+            )
+            events += _ends(job, 1, begin, over)
+    for time_s, _, _, happen in sorted(events, key=lambda event: event[:3]):
+        happen()
+        for live_bytes, curve in zip(memory.live_bytes, memory.curve, strict=True):
+            if live_bytes != curve[-1][1]:
+                curve.append((time_s, live_bytes))
+
+
+def _ends(
+    job: Job, priority: int, begin: Callable[[], None], over: Callable[[], None]
+) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
+    """Both ends of a job, to be sorted. What takes no time ends right after its start."""
+    takes_time = job.end_s > job.start_s
+    yield job.start_s, priority if takes_time else 2, 2 * job.number, begin
+    yield job.end_s, 0 if takes_time else 2, 2 * job.number + 1, over
 
 
 def stepping_bytes(stage: IndexedPlan) -> list[int]:

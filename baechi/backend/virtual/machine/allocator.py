@@ -15,9 +15,9 @@ import torch
 
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.virtual.machine.blocks import Block, early_free
-from baechi.backend.virtual.machine.clock import Clock, Job
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.streams import Access, Host, Stream
+from baechi.cost.clock import Clock, Job
 from baechi.records.device import Device
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark, storage_bytes
 

@@ -19,13 +19,13 @@ import torch
 
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
-from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
 from baechi.backend.virtual.machine.issuing import Thread, Worked
 from baechi.backend.virtual.machine.notes import MemoryNotes
-from baechi.backend.virtual.machine.record import StepRecord
+from baechi.backend.virtual.machine.record import Operation, StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
 from baechi.backend.virtual.machine.threads import RunToken
 from baechi.backend.virtual.machine.work import Work
+from baechi.cost.clock import COMPUTE, Clock, Job
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import HostWork
@@ -186,7 +186,7 @@ class Emulator:
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
         thread.work(host, self._launch_s + thread.pay())
         access = Access(stream, stream.advance(host), what, layer)
-        job = Job(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
+        job = Operation(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
         self._submit(job, host, (stream,), record)
         for block in read:
             block.read(access)
@@ -221,7 +221,7 @@ class Emulator:
             layer = read.write.layer or layer
             host.now_s = max(host.now_s, read.issued_s) if phase == "backward" else host.now_s
         thread.work(host, self._launch_s)
-        job = Job(source, target, size_bytes, what, layer, phase)
+        job = Operation(source, target, size_bytes, what, layer, phase)
         tx, rx = streams
         if tx is not None and rx is not None:  # the copy occupies both streams: each waits for the other
             tx.wait(rx.record())
@@ -238,7 +238,7 @@ class Emulator:
             written.written(receiving)
             written.issued_s = host.now_s
 
-    def _submit(self, job: Job, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
+    def _submit(self, job: Operation, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
         after: dict[Job, None] = {}
         for stream in streams:
             if stream.last is not None:

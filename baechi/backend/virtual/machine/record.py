@@ -4,11 +4,30 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from baechi.backend.spans import timeline_of
-from baechi.backend.virtual.machine.clock import COMPUTE, Job
+from baechi.cost.clock import COMPUTE, Job
 from baechi.records.cluster import HOST
-from baechi.records.timeline import Span, Timeline
+from baechi.records.timeline import Phase, Span, Timeline
 
 _TASKS_KEPT = 500_000
+
+
+class Operation(Job):
+    """A kernel or a transfer of an operator.
+
+    Args:
+        device, target, amount: as for `Job`.
+        what: the operator.
+        layer: the layer it belongs to, with the number of its call.
+        phase: the phase it belongs to.
+    """
+
+    __slots__ = ("layer", "phase", "what")
+
+    def __init__(self, device: int, target: int, amount: float, what: str, layer: str, phase: Phase) -> None:
+        super().__init__(device, target, amount)
+        self.what = what
+        self.layer = layer
+        self.phase = phase
 
 
 class StepRecord:
@@ -26,7 +45,7 @@ class StepRecord:
         self.last = last or {}
         self.peak_bytes: Mapping[str, int] = {}
         self.host_s = 0.0
-        self.jobs: deque[Job] = deque(maxlen=_TASKS_KEPT)  # bounded: work outside steps would grow it
+        self.jobs: deque[Operation] = deque(maxlen=_TASKS_KEPT)  # bounded: work outside steps would grow it
 
     def next(self, start_s: float) -> "StepRecord":
         """The record of the step after this one.
@@ -57,7 +76,7 @@ class StepRecord:
         before_s = {self.ends[device]: job.end_s - self.start_s for device, job in self.last.items()}
         return timeline_of(ran, self.peak_bytes, counters, merge=not by_operator, before_s=before_s)
 
-    def _span(self, job: Job, *, by_operator: bool) -> Span:
+    def _span(self, job: Operation, *, by_operator: bool) -> Span:
         where = self.ends[job.device]
         if job.target != COMPUTE:
             where = f"{where}>{self.ends[job.target]}"

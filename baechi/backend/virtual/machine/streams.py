@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from baechi.backend.virtual.machine.clock import Job
+    from baechi.cost.clock import Job
 
 Seen = dict[int, int]
 _numbers = count()

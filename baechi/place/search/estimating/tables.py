@@ -115,7 +115,6 @@ class Tables(NamedTuple):
         launch_s = [problem.cluster.launch_s if any(row) else 0.0 for row in host_s]
         own = OwnWork.of(indexed, problem.cluster, training=problem.training)
         send_s = [own.transfer_s, [own.node_s] * len(indexed.source)]
-        known = any(launch_s)  # else the graph does not say what the host takes
         parts = [[last_part(own_s, problem.cluster.launch_s) for own_s in row] for row in host_s]
         to_end_s = [_to_end_s(problem, seconds[0]), _to_end_of_backward_s(problem, seconds[-1])]
         missing = [
@@ -141,10 +140,10 @@ class Tables(NamedTuple):
             last_part=np.array(parts, np.float64).reshape(len(phases), layers),
             charged=any([any(row) for row in host_s]),
             launch_s=np.array(launch_s, np.float64),
-            call_s=np.array(own.call_s, np.float64) * known,
-            send_s=np.array(send_s[: len(phases)], np.float64) * known + np.array(launch_s)[:, None],
-            node_s=own.node_s * known,
-            fetch_s=np.array(own.fetch_s, np.float64) * known + launch_s[0],
+            call_s=np.array(own.call_s, np.float64),
+            send_s=np.array(send_s[: len(phases)], np.float64) + np.array(launch_s)[:, None],
+            node_s=own.node_s,
+            fetch_s=np.array(own.fetch_s, np.float64) + launch_s[0],
             reads=Lists.of(indexed.reads),
             before=Lists.of(indexed.before),
             to_end_s=np.array(to_end_s, np.float64),

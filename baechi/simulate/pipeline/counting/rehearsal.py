@@ -1,9 +1,10 @@
 """One microbatch's step through a pipeline, task by task: the bytes that each task takes and gives back."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
+from baechi.cost.clock import COMPUTE, Job
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import saved_returned_bytes
 from baechi.records.layer_costs import LayerCosts
@@ -14,7 +15,7 @@ from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.gradients import Gradient
 from baechi.simulate.pipeline.counting.apart import Apart, new_gradient_bytes
 from baechi.simulate.pipeline.counting.notes import KERNEL_S, NEW, TRANSFER_S, Notes
-from baechi.simulate.time.host import Issued
+from baechi.simulate.time.issue import Times
 from baechi.simulate.time.transfers import RETURNED, Transfer, forward_transfers
 
 
@@ -27,17 +28,12 @@ def staying_bytes(costs: LayerCosts) -> int:
     return ceil(costs.held_bytes) + saved_returned_bytes(costs) if costs.returned else 0
 
 
-@dataclass(frozen=True)
-class _AtOnce:
-    """When layers and transfers ran."""
-
-    ran: list[tuple[int, float, float]]
-    moved: list[tuple[int, float, float]]
-
-    @classmethod
-    def of(cls, layers: int, transfers: int) -> "_AtOnce":
-        ran = [(layer, 0.0, KERNEL_S) for layer in range(layers)]
-        return cls(ran, [(number, 0.0, TRANSFER_S) for number in range(transfers)])
+def _at_once(layers: int, transfers: int) -> Times:
+    """Everything is issued at once; kernels are over before transfers."""
+    work, move = Job(0, COMPUTE, KERNEL_S), Job(0, 0, 0)
+    work.end_s, move.end_s = KERNEL_S, TRANSFER_S
+    works, moves = dict.fromkeys(range(layers), work), dict.fromkeys(range(transfers), move)
+    return Times([(0.0, 0.0)] * layers, [0.0] * transfers, works, moves)
 
 
 def _as_a_lane(plan: IndexedPlan) -> IndexedPlan:
@@ -86,12 +82,9 @@ class Rehearsal:
         if plan.graph.training:
             self._go_backward(ledger)
 
-    def _issued(self, transfers: Sequence[Transfer]) -> Issued:
-        return Issued([(0.0, 0.0) for _ in self._places], [0.0] * len(transfers), [])
-
     def _go_forward(self, transfers: list[Transfer]) -> ForwardLedger:
-        issued, times = self._issued(transfers), _AtOnce.of(len(self._places), len(transfers))
-        ledger = ForwardLedger(self._plan, self.notes, transfers, issued, times)
+        times = _at_once(len(self._places), len(transfers))
+        ledger = ForwardLedger(self._plan, self.notes, transfers, times)
         uploads: dict[int, list[int]] = {}
         sends: dict[int, list[int]] = {}
         for number, transfer in enumerate(transfers):
@@ -116,9 +109,9 @@ class Rehearsal:
         whole = self._units.backward_order[: self._units.whole]
         handed = {stage: list(self._handed(stage)) for stage in whole}
         transfers = [one for of_stage in handed.values() for one in of_stage]
-        issued, times = self._issued(transfers), _AtOnce.of(len(self._places), len(transfers))
+        times = _at_once(len(self._places), len(transfers))
         ledger = BackwardLedger(
-            self._plan, self.notes, forward.kept, transfers, issued, times, 0.0, self.notes.release
+            self._plan, self.notes, forward.kept, transfers, times, 0.0, self.notes.release
         )
         waiting: dict[int, list[tuple[int, Gradient]]] = {}
         number = 0

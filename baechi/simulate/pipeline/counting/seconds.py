@@ -110,7 +110,7 @@ class SecondsCounter:
         paced = list(seconds.forward_s)  # since the host waited last
         for layer, run in layers:
             begun_s = seconds.forward_s[run]
-            seconds.host_forward_s[run] += plan.knows_host * plan.own.call_s[layer]
+            seconds.host_forward_s[run] += plan.own.call_s[layer]
             for part, waits in _stretches(plan.indexed.costs[layer], layer in awaited):
                 met, issue_s, own_s = since[run], part * host_s[layer], part * forward_s[layer]
                 host_begin_s = seconds.host_forward_s[run] - met.issued_s

@@ -15,8 +15,8 @@ import torch
 from backend.virtual.machine.by_hand import DEVICES, compute, emulator, host_s, on, side, zeros
 from hypothesis import strategies as st
 
-from baechi.backend.virtual.machine.clock import Job
 from baechi.backend.virtual.machine.streams import Stream
+from baechi.cost.clock import Job
 
 LAUNCH_S = 2.0**-10
 KINDS = ("make", "empty", "read", "read", "write", "combine", "send", "send", "free", "value")

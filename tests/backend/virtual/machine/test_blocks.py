@@ -18,7 +18,7 @@ from backend.virtual.machine.by_hand import (
 )
 
 import baechi
-from baechi.backend.virtual.machine.clock import Job
+from baechi.cost.clock import Job
 from baechi.errors import StreamRaceError
 
 

@@ -5,7 +5,7 @@ import torch
 
 from baechi import Cluster
 from baechi.backend.virtual.machine.allocator import Allocator
-from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
+from baechi.cost.clock import COMPUTE, Clock, Job
 from baechi.cost.machine import Machine
 
 
@@ -39,7 +39,7 @@ def test_while_memory_is_freed(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -
 def test_while_a_job_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was lost is not waited for, and nor is what comes after it."""
     clock = Clock(Machine(Cluster.virtual(2)))
-    first, second = (Job(0, COMPUTE, 1.0, "add", "", "forward") for _ in range(2))
+    first, second = (Job(0, COMPUTE, 1.0) for _ in range(2))
     clock.submit(first, 0.0, [])
     clock.submit(second, 0.0, [first])
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

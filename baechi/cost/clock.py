@@ -1,4 +1,8 @@
-"""Logical time: when each kernel and transfer starts and ends.
+"""Logical time: when each kernel, layer, task and transfer starts and ends.
+
+    emulator   submits kernels and transfers        ┐
+    simulator  submits layers and transfers         ├─▶ Clock ─▶ Machine: engines and channels
+    pipelines  submit tasks and transfers           ┘
 
 The host issues in program order and runs ahead. Jobs are timed on request, in the order in which they
 get ready: engines and channels serve in that order (`baechi.cost.machine`). A job issued later cannot
@@ -9,46 +13,53 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from baechi.cost.machine import Machine
-from baechi.records.timeline import Phase
 
 COMPUTE = -1
 
 
 class Job:
-    """A kernel or a transfer.
+    """Work of a device's engine, or a transfer.
 
     Args:
         device: where it runs, or where a transfer comes from.
-        target: where a transfer goes; `COMPUTE` for a kernel.
-        amount: seconds of a kernel, bytes of a transfer.
-        what: the operator.
-        layer: the layer it belongs to, with the number of its call.
-        phase: the phase it belongs to.
+        target: where a transfer goes; `COMPUTE` for work.
+        amount: seconds of work, bytes of a transfer.
+        least_s: when it ends at the earliest: a slow host issues its last kernel late.
+
+    Attributes:
+        start_s, over_s, end_s: when it starts; when it would be over, had the host issued all of it in time;
+            when it ends.
     """
 
     __slots__ = (
-        "amount", "device", "end_s", "layer", "missing", "number", "phase", "ready_s", "start_s", "target",
-        "waiters", "what",
+        "amount", "device", "end_s", "least_s", "missing", "number", "over_s", "ready_s", "start_s", "target",
+        "waiters",
     )  # fmt: skip
 
-    def __init__(self, device: int, target: int, amount: float, what: str, layer: str, phase: Phase) -> None:
+    def __init__(self, device: int, target: int, amount: float, least_s: float = 0.0) -> None:
         self.device = device
         self.target = target
         self.amount = amount
-        self.what = what
-        self.layer = layer
-        self.phase = phase
+        self.least_s = least_s
         self.ready_s = 0.0
-        self.start_s = 0.0
+        self.start_s = self.over_s = 0.0
         self.end_s = -1.0
         self.missing = 0
         self.number = 0
-        self.waiters: list[Job] | None = []
+        self.waiters: list[tuple[Job, float]] | None = []
 
     @property
     def timed(self) -> bool:
         """Whether it is known when it runs."""
         return self.waiters is None
+
+    def there_s(self, early_s: float) -> float:
+        """When something of it is there.
+
+        Args:
+            early_s: so long before it is over; 0 for its end.
+        """
+        return self.over_s - early_s if early_s else self.end_s
 
 
 class Clock:
@@ -64,13 +75,17 @@ class Clock:
         self._counter = 0
         self.untimed = 0
 
-    def submit(self, job: Job, issued_s: float, after: Iterable[Job]) -> None:
-        """Take a task that the host issued.
+    def submit(
+        self, job: Job, issued_s: float, after: Iterable[Job], early: Iterable[tuple[Job, float]] = ()
+    ) -> None:
+        """Take a job that the host issued.
 
         Args:
-            job: the task.
+            job: the job.
             issued_s: the host's clock when it has issued it.
             after: what must end before it starts.
+            early: what it needs before that is over, or what it needs late: jobs, and how many seconds before
+                their ends it may start.
         """
         self._counter += 1
         job.number = self._counter
@@ -80,7 +95,13 @@ class Clock:
                 if other.end_s > job.ready_s:
                     job.ready_s = other.end_s
             else:
-                other.waiters.append(job)
+                other.waiters.append((job, 0.0))
+                job.missing += 1
+        for other, early_s in early:
+            if other.waiters is None:
+                job.ready_s = max(job.ready_s, other.there_s(early_s))
+            else:
+                other.waiters.append((job, early_s))
                 job.missing += 1
         self.untimed += 1
         if not job.missing:
@@ -92,7 +113,7 @@ class Clock:
             self._time(heappop(self._ready)[2])
 
     def finish(self, jobs: Iterable[Job]) -> float:
-        """Time these tasks, and all that comes before them; returns when the last one ends.
+        """Time these jobs, and all that comes before them; returns when the last one ends.
 
         One that an exception of a signal's handler kept from getting ready never runs, and is not waited for.
         """
@@ -117,14 +138,15 @@ class Clock:
 
     def _time(self, job: Job) -> None:
         if job.target == COMPUTE:
-            span = self._machine.compute(job.device, job.ready_s, job.amount)
+            job.start_s, job.over_s = self._machine.compute(job.device, job.ready_s, job.amount, job.least_s)
+            job.end_s = max(job.over_s, job.least_s)
         else:
-            span = self._machine.send(job.device, job.target, job.ready_s, int(job.amount))
-        job.start_s, job.end_s = span
+            job.start_s, job.over_s = self._machine.send(job.device, job.target, job.ready_s, int(job.amount))
+            job.end_s = job.over_s
         waiters, job.waiters = job.waiters or (), None  # None marks it as timed
         self.untimed -= 1
-        for other in waiters:
-            other.ready_s = max(other.ready_s, job.end_s)
+        for other, early_s in waiters:
+            other.ready_s = max(other.ready_s, job.there_s(early_s))
             other.missing -= 1
             if not other.missing:
                 self._queue(other)
