@@ -2,11 +2,10 @@
 
 In:    a `Plan`.
 Out:   for each device whose turn it is, and the layers that wait.
-Start: `turns`, then `progress`.
+Start: `criteria`, then `turns`.
 """
 
 from baechi.order.criteria import CRITERIA, Criterion, waiting_layers
 from baechi.order.launch_order import LaunchOrder
-from baechi.order.progress import Progress
 
-__all__ = ["CRITERIA", "Criterion", "LaunchOrder", "Progress", "waiting_layers"]
+__all__ = ["CRITERIA", "Criterion", "LaunchOrder", "waiting_layers"]

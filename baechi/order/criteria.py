@@ -1,5 +1,11 @@
 """Which layers must wait when the code reaches them: three criteria, counted before anything runs.
 
+    code     A  B  C  D  E  F        the host reaches layers in this order
+    plan     A  B  E  C  D  F        the device launches them in this one (design document, Fig. 2)
+
+    at C: E comes first and was not reached: C waits        at E: B was launched: E launches here,
+    at D: C waits: D waits                                        then C and D, which waited for it
+
 After the design document, section 1.3.2:
 
 - `naive`: every layer waits in a thread of its own;
@@ -11,7 +17,6 @@ After the design document, section 1.3.2:
 from typing import Literal
 
 from baechi.order.launch_order import LaunchOrder
-from baechi.order.progress import Progress
 
 Criterion = Literal["naive", "global-topo", "gpu-topo"]
 
@@ -31,28 +36,27 @@ def waiting_layers(order: LaunchOrder, criterion: Criterion = "gpu-topo") -> lis
     Raises:
         ValueError: an unknown criterion.
     """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion {criterion!r} is unknown: known are {', '.join(CRITERIA)}")
     if criterion == "naive":
         return list(order.code_order)
-    if criterion == "global-topo":
-        return _global(order)
+    queues = [list(order.order)]
+    needs: dict[str, tuple[str, ...]] = dict.fromkeys(order.order, ())
     if criterion == "gpu-topo":
-        progress, waiting = Progress(order), []
-        for layer in order.code_order:
-            if not progress.reach(layer):
-                waiting.append(layer)
-        return waiting
-    raise ValueError(f"criterion {criterion!r} is unknown: known are {', '.join(CRITERIA)}")
-
-
-def _global(order: LaunchOrder) -> list[str]:
-    place = {layer: index for index, layer in enumerate(order.order)}
+        queues = list(order.queues().values())
+        needs = {layer: (*found, *order.first.get(layer, ())) for layer, found in order.parents.items()}
+    clear: set[str] = set()  # those that need not wait for any other; they stay so
     reached: set[str] = set()
-    complete = 0  # all of the plan's order up to here was reached
     waiting = []
     for layer in order.code_order:
         reached.add(layer)
-        while complete < len(order.order) and order.order[complete] in reached:
-            complete += 1
-        if place[layer] >= complete:
+        moved = True
+        while moved:  # a newly clear layer may clear one on another device
+            moved = False
+            for queue in queues:
+                while queue and queue[0] in reached and clear.issuperset(needs[queue[0]]):
+                    clear.add(queue.pop(0))
+                    moved = True
+        if layer not in clear:
             waiting.append(layer)
     return waiting

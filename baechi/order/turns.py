@@ -1,6 +1,6 @@
 """Whose turn it is on each device: the runtime's side of the GPU-topo criterion.
 
-`Progress` says beforehand which layers need not wait. `Turns` keeps the same order by what has really
+`waiting_layers` says beforehand which layers wait. `Turns` keeps the same order by what has really
 launched. A layer may launch when all layers before it on its device have launched, or were skipped
 because the code went past them. A layer on the host also waits for `order.first`. A layer that launched
 out of turn, because its value was needed, counts as launched.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baechi.order import CRITERIA, LaunchOrder, Progress, waiting_layers
+from baechi.order import CRITERIA, LaunchOrder, waiting_layers
 
 
 def order_of(plan: str, code: str, devices: dict[str, str] | None = None, edges: str = "") -> LaunchOrder:
@@ -41,23 +41,6 @@ def test_figure_3() -> None:
 def test_code_order_needs_nobody_to_wait(criterion: str) -> None:
     """Where the plan runs layers as the code does, none waits."""
     assert waiting_layers(order_of("ABCDEF", "ABCDEF", {"C": "gpu1"}), criterion) == []  # type: ignore[arg-type]
-
-
-def test_not_waiting_stays() -> None:
-    """What need not wait once never has to again, and what waited is cleared by what it waited for."""
-    progress = Progress(FIGURE_2)
-    assert [progress.reach(layer) for layer in "ABC"] == [True, True, False]
-    assert not progress.is_not_waiting("C")
-    assert progress.reach("D") is False and progress.reach("E") is True
-    assert all(progress.is_not_waiting(layer) for layer in "ABCDE")
-
-
-def test_a_branch_that_is_not_taken() -> None:
-    """A layer that the code skips holds nobody: the host is past its place."""
-    progress = Progress(order_of("BACD", "ABCD"))
-    assert progress.reach("A") is False  # B is still to come
-    assert progress.reach("C")  # B was skipped
-    assert progress.is_not_waiting("A")
 
 
 def test_unknown_criterion() -> None:

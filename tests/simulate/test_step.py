@@ -159,5 +159,7 @@ def test_order_that_is_none() -> None:
     """Layers that wait for each other are named. (A plan checks its order; this one is forced.)"""
     plan = Plan(graph_of({"a": {}, "b": {}}, [("a", "b", 1)]), cluster_of(99), {"a": "d0", "b": "d0"})
     object.__setattr__(plan, "order", ("b", "a"))
-    with pytest.raises(PlanError, match="forward stops for ever at a, b: the plan's order is not topological"):
+    with pytest.raises(
+        PlanError, match="forward stops for ever at a, b: the plan's order is not topological"
+    ):
         simulate(plan)
