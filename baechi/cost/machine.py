@@ -1,11 +1,11 @@
-"""What the devices of a cluster share, and the order in which it serves: one rule for simulator and emulator.
+"""What the devices of a cluster share, and the order in which it serves; `baechi.cost.clock` asks.
 
     host      issues kernels one after the other; each takes `launch_s`
     engine    one for each device: all its streams compute on it, one kernel at a time
     channel   carries one transfer at a time (`baechi.cost.channel`)
 
-The job that is ready first is served first; ties are served in the order of issue. This class does not
-sort: its callers, the event loops of simulator and emulator, must ask in this order.
+The job that is ready first is served first; ties are served in the order of issue. `Machine` does not
+sort: the clock asks in this order.
 """
 
 from collections.abc import Sequence
