@@ -9,7 +9,7 @@ get ready: engines and channels serve in that order (`baechi.cost.machine`). A j
 be ready before the host's clock, so all times up to there are final.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from baechi.cost.machine import Machine
@@ -32,8 +32,8 @@ class Job:
     """
 
     __slots__ = (
-        "amount", "device", "end_s", "least_s", "missing", "number", "over_s", "ready_s", "start_s", "target",
-        "waiters",
+        "amount", "device", "early", "end_s", "least_s", "missing", "number", "over_s", "ready_s", "start_s",
+        "target", "waiters",
     )  # fmt: skip
 
     def __init__(self, device: int, target: int, amount: float, least_s: float = 0.0) -> None:
@@ -46,20 +46,19 @@ class Job:
         self.end_s = -1.0
         self.missing = 0
         self.number = 0
-        self.waiters: list[tuple[Job, float]] | None = []
+        self.waiters: list[Job] | tuple[()] | None = ()  # a list from the first one on
+        self.early: dict[Job, float] | None = None
 
     @property
     def timed(self) -> bool:
         """Whether it is known when it runs."""
         return self.waiters is None
 
-    def there_s(self, early_s: float) -> float:
-        """When something of it is there.
-
-        Args:
-            early_s: so long before it is over; 0 for its end.
-        """
-        return self.over_s - early_s if early_s else self.end_s
+    def may_start_s(self, other: "Job") -> float:
+        """When a job may start, as far as it waits for another one, which is timed."""
+        if self.early is None or other not in self.early:
+            return other.end_s
+        return other.over_s - self.early[other]
 
 
 class Clock:
@@ -76,7 +75,7 @@ class Clock:
         self.untimed = 0
 
     def submit(
-        self, job: Job, issued_s: float, after: Iterable[Job], early: Iterable[tuple[Job, float]] = ()
+        self, job: Job, issued_s: float, after: Iterable[Job], early: Sequence[tuple[Job, float]] = ()
     ) -> None:
         """Take a job that the host issued.
 
@@ -90,19 +89,20 @@ class Clock:
         self._counter += 1
         job.number = self._counter
         job.ready_s = issued_s
+        if early:
+            job.early = dict(early)
+            after = (*after, *job.early)
         for other in after:
             if other.waiters is None:
-                if other.end_s > job.ready_s:
-                    job.ready_s = other.end_s
+                there_s = other.end_s if job.early is None else job.may_start_s(other)
+                if there_s > job.ready_s:
+                    job.ready_s = there_s
+                continue
+            if other.waiters:
+                other.waiters.append(job)
             else:
-                other.waiters.append((job, 0.0))
-                job.missing += 1
-        for other, early_s in early:
-            if other.waiters is None:
-                job.ready_s = max(job.ready_s, other.there_s(early_s))
-            else:
-                other.waiters.append((job, early_s))
-                job.missing += 1
+                other.waiters = [job]
+            job.missing += 1
         self.untimed += 1
         if not job.missing:
             self._queue(job)
@@ -145,8 +145,10 @@ class Clock:
             job.end_s = job.over_s
         waiters, job.waiters = job.waiters or (), None  # None marks it as timed
         self.untimed -= 1
-        for other, early_s in waiters:
-            other.ready_s = max(other.ready_s, job.there_s(early_s))
+        for other in waiters:
+            there_s = job.end_s if other.early is None else other.may_start_s(job)
+            if there_s > other.ready_s:
+                other.ready_s = there_s
             other.missing -= 1
             if not other.missing:
                 self._queue(other)

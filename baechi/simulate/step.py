@@ -12,7 +12,7 @@ from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
-from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory, watch
+from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.time.issue import Backward, Forward, Times, go_back, stuck
 from baechi.simulate.time.launch_order import launch_order
 from baechi.simulate.time.program import program
@@ -45,7 +45,7 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
         ValueError: the optimizer is unknown.
     """
     stage = IndexedPlan.of(plan, optimizer)
-    memory = Memory(stage)
+    memory = Memory(stage, is_drawn=True)
     phases = _play(stage, memory)
     end_s = phases[-1].times.end_s
     spans = [span for phase in phases for span in _spans(stage, phase)]
@@ -117,7 +117,7 @@ def _play(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     if stage.knows_host:
         kept = ForwardLedger(stage, memory, transfers, times).count(instructions, times.end_s)
     else:
-        watch(memory, ForwardMemory(stage, memory, transfers), transfers, times)
+        ForwardMemory(stage, memory, transfers).count(times)
     if not stage.graph.training:
         return phases
     back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
@@ -131,22 +131,23 @@ def _play(stage: IndexedPlan, memory: Memory) -> list[_Played]:
         go_back(stage, walker, transfers, back, instructions)
         memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
     else:
-        watch(memory, BackwardMemory(stage, memory, transfers), back, phases[1].times)
+        BackwardMemory(stage, memory, back, transfers).count(phases[1].times)
     return phases
 
 
 def _is_topological(stage: IndexedPlan) -> bool:
     """Whether each layer comes after those that it reads."""
-    place, source = stage.place, stage.indexed.source
-    return all(
+    indexed, place = stage.indexed, stage.place
+    makers = enumerate(indexed.source)
+    if any(
         [
-            place[layer] > max([place[source[t]] for t in reads if source[t] != FROM_HOST], default=-1)
-            and place[layer] > max([place[earlier] for earlier in before], default=-1)
-            for layer, (reads, before) in enumerate(
-                zip(stage.indexed.reads, stage.indexed.before, strict=True)
-            )
+            place[maker] > min(map(place.__getitem__, indexed.consumers[tensor]))
+            for tensor, maker in makers
+            if maker != FROM_HOST and indexed.consumers[tensor]
         ]
-    )
+    ):
+        return False
+    return all([place[layer] < place[later] for layer, found in enumerate(indexed.after) for later in found])
 
 
 def _spans(stage: IndexedPlan, played: _Played) -> Iterator[Span]:

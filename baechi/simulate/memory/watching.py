@@ -21,12 +21,10 @@ A gradient that waits on the device where it was computed is not counted: the la
 has freed at least as much of what it had saved.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
 
-from baechi.cost.clock import Job
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.indexed_plan import IndexedPlan
@@ -42,19 +40,20 @@ class Memory:
 
     Args:
         stage: the plan; its permanent bytes are counted from the beginning.
+        is_drawn: whether to note a curve of each device.
 
     Attributes:
         stepping_bytes: by device, bytes while the optimizer steps.
-        curve: by device, `(seconds, bytes)` after each change.
     """
 
-    def __init__(self, stage: IndexedPlan) -> None:
+    def __init__(self, stage: IndexedPlan, *, is_drawn: bool = False) -> None:
+        self.is_drawn = is_drawn
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
             self.live_bytes[stage.device_of[layer]] += footprint.always_bytes
         self.stepping_bytes = stepping_bytes(stage)
         self.peak_bytes = list(self.stepping_bytes)
-        self.curve = [[(0.0, live)] for live in self.live_bytes]
+        self._curve = [[(0.0, live)] for live in self.live_bytes]
         self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
         self._pending: list[list[tuple[float, int]]] = [[] for _ in self.live_bytes]
 
@@ -83,7 +82,8 @@ class Memory:
             self.free(device, sum([size for _, size in pending]))
             pending.clear()
         self.take(device, size_bytes)
-        self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
+        if self.is_drawn:
+            self.draw(device, now_s)
 
     def step(self, now_s: float) -> None:
         """Count the optimizer's step. It may begin while streams still use memory that was released.
@@ -108,9 +108,15 @@ class Memory:
         """
         if until_s <= now_s:
             self.free(device, size_bytes)
-            self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
+            if self.is_drawn:
+                self.draw(device, now_s)
         elif size_bytes:
             heappush(self._pending[device], (until_s, size_bytes))
+
+    def draw(self, device: int, now_s: float) -> None:
+        """Note what a device holds now."""
+        curve = self._curve[device]
+        curve.append((max(now_s, curve[-1][0]), self.live_bytes[device]))
 
     def by_device(self, names: Sequence[str], end_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
         """The bytes that each device held, from the start of forward to the optimizer's step.
@@ -124,7 +130,7 @@ class Memory:
         """
         return {
             name: _steps([*curve, (end_s, last)])
-            for name, curve, last in zip(names, self.curve, self.stepping_bytes, strict=True)
+            for name, curve, last in zip(names, self._curve, self.stepping_bytes, strict=True)
         }
 
 
@@ -136,61 +142,6 @@ def _steps(curve: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
         if not steps or size != steps[-1][1]:
             steps.append((time_s, size))
     return tuple(steps)
-
-
-class Watcher(Protocol):
-    """Is told of each event of a phase, in order of time."""
-
-    def started(self, layer: int) -> None:
-        """A layer starts."""
-
-    def ended(self, layer: int) -> None:
-        """A layer has ended."""
-
-    def left(self, transfer: Transfer) -> None:
-        """A transfer that travels leaves."""
-
-    def arrived(self, transfer: Transfer) -> None:
-        """A transfer that travels has arrived."""
-
-
-def watch(memory: Memory, watcher: Watcher, transfers: Sequence[Transfer], times: Times) -> None:
-    """Tell a watcher of a phase's events.
-
-    At one time ends come first, then transfers leave, then layers start: so memory that is freed at a time
-    can be allocated at that time.
-
-    Args:
-        memory: where it counts.
-        watcher: is told.
-        transfers: what moved.
-        times: when everything ran.
-    """
-    events: list[tuple[float, int, int, Callable[[], None]]] = []
-    for layer, job in times.works.items():
-        begin, over = partial(watcher.started, layer), partial(watcher.ended, layer)
-        events += _ends(job, 2, begin, over)
-    for number, job in times.moves.items():
-        if number < len(transfers):  # the others are fetched by the host
-            begin, over = (
-                partial(watcher.left, transfers[number]),
-                partial(watcher.arrived, transfers[number]),
-            )
-            events += _ends(job, 1, begin, over)
-    for time_s, _, _, happen in sorted(events, key=lambda event: event[:3]):
-        happen()
-        for live_bytes, curve in zip(memory.live_bytes, memory.curve, strict=True):
-            if live_bytes != curve[-1][1]:
-                curve.append((time_s, live_bytes))
-
-
-def _ends(
-    job: Job, priority: int, begin: Callable[[], None], over: Callable[[], None]
-) -> Iterator[tuple[float, int, int, Callable[[], None]]]:
-    """Both ends of a job, to be sorted. What takes no time ends right after its start."""
-    takes_time = job.end_s > job.start_s
-    yield job.start_s, priority if takes_time else 2, 2 * job.number, begin
-    yield job.end_s, 0 if takes_time else 2, 2 * job.number + 1, over
 
 
 def stepping_bytes(stage: IndexedPlan) -> list[int]:
@@ -208,18 +159,72 @@ def stepping_bytes(stage: IndexedPlan) -> list[int]:
     return [there + update_peak_bytes(*pair) for there, *pair in zip(resident, total, largest, strict=True)]
 
 
-class ForwardMemory:
-    """Counts the bytes of a forward from the engine's events.
+class _Watching(ABC):
+    """Counts the bytes of a phase from its events.
 
     Args:
         stage: the plan.
         memory: where to count.
-        transfers: the transfers of the forward.
+        transfers: the transfers of the phase.
     """
 
-    def __init__(self, stage: IndexedPlan, memory: Memory, transfers: list[Transfer]) -> None:
-        self._stage = stage
-        self._memory = memory
+    def __init__(self, stage: IndexedPlan, memory: Memory, transfers: Sequence[Transfer]) -> None:
+        self._stage, self._memory, self._transfers = stage, memory, transfers
+
+    @abstractmethod
+    def started(self, layer: int) -> None:
+        """A layer starts."""
+
+    @abstractmethod
+    def ended(self, layer: int) -> None:
+        """A layer has ended."""
+
+    @abstractmethod
+    def left(self, number: int) -> None:
+        """A transfer that travels leaves."""
+
+    @abstractmethod
+    def arrived(self, number: int) -> None:
+        """A transfer that travels has arrived."""
+
+    def count(self, times: Times) -> None:
+        """Go through the events of a phase.
+
+        At one time ends come first, then transfers leave, then layers start: what is freed at a time can be
+        allocated at that time. What takes no time ends right after its start.
+
+        Args:
+            times: when everything ran.
+        """
+        happen = self.started, self.ended, self.left, self.arrived
+        moves = [(number, job) for number, job in times.moves.items() if number < len(self._transfers)]
+        events = []
+        for jobs, begins, what in ((times.works.items(), 2, 0), (moves, 1, 2)):  # not what the host fetches
+            for number, job in jobs:
+                takes_time = job.end_s > job.start_s
+                events.append((job.start_s, begins if takes_time else 2, 2 * job.number, what, number))
+                events.append((job.end_s, 0 if takes_time else 2, 2 * job.number + 1, what + 1, number))
+        events.sort()
+        memory = self._memory
+        drawn = range(len(memory.live_bytes) if memory.is_drawn else 0)
+        live_bytes = list(memory.live_bytes)
+        for time_s, _, _, what, number in events:
+            happen[what](number)
+            for device in drawn:
+                if live_bytes[device] != memory.live_bytes[device]:
+                    live_bytes[device] = memory.live_bytes[device]
+                    memory.draw(device, time_s)
+
+
+class ForwardMemory(_Watching):
+    """Counts the bytes of a forward.
+
+    Args:
+        stage, memory, transfers: as for `_Watching`.
+    """
+
+    def __init__(self, stage: IndexedPlan, memory: Memory, transfers: Sequence[Transfer]) -> None:
+        super().__init__(stage, memory, transfers)
         self._held = [0] * len(stage.indexed)
         self._readers: dict[tuple[int, int], int] = {}
         self._copies: dict[int, list[tuple[int, int]]] = {}
@@ -249,13 +254,14 @@ class ForwardMemory:
         if layer in self._named:
             self._released_by(layer)
 
-    def left(self, transfer: Transfer) -> None:
+    def left(self, number: int) -> None:
         """A transfer leaves: its copy is allocated on the target."""
+        transfer = self._transfers[number]
         self._memory.take(transfer.target, transfer.copy_bytes)
 
-    def arrived(self, transfer: Transfer) -> None:
+    def arrived(self, number: int) -> None:
         """A transfer has arrived: it releases its source."""
-        for maker in transfer.producers:
+        for maker in self._transfers[number].producers:
             self._released_by(maker)
 
     def _released_by(self, maker: int) -> None:
@@ -298,18 +304,22 @@ class ForwardMemory:
         return True
 
 
-class BackwardMemory:
-    """Counts the bytes of a backward from the engine's events.
+class BackwardMemory(_Watching):
+    """Counts the bytes of a backward.
 
     Args:
-        stage: the plan.
-        memory: where to count, as the forward left it.
+        stage, memory, transfers: as for `_Watching`; the memory as the forward left it.
         forward: the transfers of the forward.
     """
 
-    def __init__(self, stage: IndexedPlan, memory: Memory, forward: list[Transfer]) -> None:
-        self._stage = stage
-        self._memory = memory
+    def __init__(
+        self,
+        stage: IndexedPlan,
+        memory: Memory,
+        transfers: Sequence[Transfer],
+        forward: Sequence[Transfer],
+    ) -> None:
+        super().__init__(stage, memory, transfers)
         self._received_bytes = [0] * len(stage.indexed)
         self._uploads = {
             (transfer.tensor, transfer.target): len(transfer.consumers)
@@ -333,14 +343,16 @@ class BackwardMemory:
                 if self._uploads[tensor, device] == 0:
                     self._memory.free(device, self._stage.indexed.copy_bytes[tensor])
 
-    def left(self, transfer: Transfer) -> None:
+    def left(self, number: int) -> None:
         """A transfer leaves: its gradient is allocated on the target."""
+        transfer = self._transfers[number]
         self._memory.take(transfer.target, transfer.size_bytes)
         for maker in transfer.consumers:
             self._received_bytes[maker] += transfer.size_bytes
 
-    def arrived(self, transfer: Transfer) -> None:
+    def arrived(self, number: int) -> None:
         """A gradient has arrived: the forward copy that it is the gradient of is freed."""
+        transfer = self._transfers[number]
         if transfer.source != self._stage.host:
             self._memory.free(transfer.source, self._stage.indexed.copy_bytes[transfer.tensor])
 

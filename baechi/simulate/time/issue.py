@@ -25,7 +25,7 @@ from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.charges import Charges
 from baechi.simulate.time.program import Instruction
-from baechi.simulate.time.transfers import Transfer, downloads
+from baechi.simulate.time.transfers import NO_TENSOR, Transfer, downloads
 
 
 def stuck(phase: Phase, layers: Sequence[str]) -> PlanError:
@@ -86,11 +86,12 @@ class _Issuing:
         self._arriving: defaultdict[int, list[Job]] = defaultdict(list)  # by device: its next work waits
         self._given: defaultdict[int, list[Job]] = defaultdict(list)  # by layer, where streams do not order
 
-    def _work(self, layer: int, begins_s: float, last_s: float, after: Sequence[int] = ()) -> None:
+    def _work(self, layer: int, begins_s: float, last_s: float) -> None:
         """Submit a layer: its device is done with what was issued before, and what arrives there is there."""
         device, work_s = self._stage.device_of[layer], self._seconds[layer]
-        waits = [*self._arriving.pop(device, ()), *self._given.pop(layer, ())]
-        waits += [job for job in self._jobs_of(after, layer) if job.device != device]
+        waits = self._arriving.pop(device, [])
+        if layer in self._given:
+            waits += self._given.pop(layer)
         if device in self._newest:
             waits.append(self._newest[device])
         # a slow host bounds the end: the last kernel starts after its issue
@@ -101,12 +102,12 @@ class _Issuing:
     def _move(self, number: int, begins_s: float) -> None:
         """Submit a transfer: its producers are over."""
         transfer = self._transfers[number]
-        waits = self._jobs_of(transfer.producers, transfer.consumers[0])
+        waits = [self._works[layer] for layer in transfer.producers]
         pair = transfer.source, transfer.target
         if self._stage.knows_host:  # work on one stream runs in the order of issue
             if pair in self._on_pair:
                 waits.append(self._on_pair[pair])
-            if transfer.producers and transfer.source in self._newest:
+            if transfer.producers:
                 waits.append(self._newest[transfer.source])
         job = self._on_pair[pair] = self._moves[number] = Job(*pair, transfer.size_bytes)
         self._clock.submit(job, begins_s, waits)
@@ -117,12 +118,6 @@ class _Issuing:
             self._arriving[self._transfers[number].target].append(self._moves[number])
         else:
             self._given[layer].append(self._moves[number])
-
-    def _jobs_of(self, layers: Sequence[int], follower: int) -> list[Job]:
-        try:
-            return [self._works[layer] for layer in layers]
-        except KeyError:
-            raise stuck(self._phase, [self._stage.indexed.names[follower]]) from None
 
     def _times(self, end_s: float) -> Times:
         self._clock.finish_all()
@@ -155,10 +150,10 @@ class Forward(_Issuing):
         self.now_s = -self._launch_s
         self.fetched = downloads(stage.indexed, stage.device_of, stage.host)
         self._charges = Charges(stage, transfers, waited)
-        self._after: defaultdict[int, list[int]] = defaultdict(list)  # by layer, those before it on no link
+        self._after: defaultdict[int, list[int]] = defaultdict(list)  # by layer, those elsewhere before it
         for transfer in transfers:
-            for reader in transfer.consumers if not transfer.travels else ():
-                self._after[reader] += transfer.producers
+            if transfer.tensor == NO_TENSOR and transfer.source != transfer.target:
+                self._after[transfer.consumers[0]] += transfer.producers
 
     def run(self, instructions: Sequence[Instruction]) -> Times:
         """Issue everything; then fetch what the model returns.
@@ -167,7 +162,7 @@ class Forward(_Issuing):
             instructions: what the host does.
 
         Raises:
-            PlanError: a layer waits for one that is never issued.
+            PlanError: the code waits for a value that is never issued.
         """
         for what, number in instructions:
             if what == "await":
@@ -176,11 +171,14 @@ class Forward(_Issuing):
                     raise stuck("forward", [self._stage.indexed.names[number]])
                 self.now_s = max(self.now_s, self._clock.finish([newest]))
                 continue
-            self.now_s += self._charges.before((what, number))
+            if self._stage.knows_host:
+                self.now_s += self._charges.before((what, number))
             if what == "launch":
                 first_s, last_s = issue_s(self.now_s, self._kernels_s[number], self._launch_s)
                 self.issued_s[number], self.now_s = (first_s, last_s), last_s
-                self._work(number, first_s, last_s, self._after[number])
+                if number in self._after:
+                    self._given[number] += [self._works[layer] for layer in self._after[number]]
+                self._work(number, first_s, last_s)
             elif what == "depart":
                 self.now_s = self.asked_s[number] = self.now_s + self._launch_s
                 self._move(number, self.now_s)

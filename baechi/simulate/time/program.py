@@ -9,6 +9,7 @@ A tensor sent ahead departs right after its producer. Any other departs right be
 the target. It arrives right before that consumer. A model on one device gets all its inputs at the start.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -29,25 +30,26 @@ def program(
         transfers: what moves in forward.
         awaited: see `LaunchOrder`.
     """
-    indexed, place = stage.indexed, stage.place
-    before: list[list[int]] = [[] for _ in place]
-    after: list[list[int]] = [[] for _ in place]
-    first = min(range(len(place)), key=place.__getitem__, default=0)
+    indexed, order = stage.indexed, sorted(range(len(stage.place)), key=stage.place.__getitem__)
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    after: defaultdict[int, list[int]] = defaultdict(list)
     alone = len(set(stage.device_of)) == 1
     for number, transfer in enumerate(transfers):
         if transfer.travels:
-            before[first if alone else transfer.consumers[0]].append(number)
+            before[order[0] if alone else transfer.consumers[0]].append(number)
             if transfer.producers and indexed.ahead[transfer.tensor]:
                 after[transfer.producers[0]].append(number)
     instructions: list[Instruction] = []
-    for turn, layer in enumerate(sorted(range(len(place)), key=place.__getitem__)):
-        instructions += [("await", maker) for maker in awaited.get(turn, ())]
-        for number in before[layer]:
+    for turn, layer in enumerate(order):
+        if turn in awaited:
+            instructions += [("await", maker) for maker in awaited[turn]]
+        for number in before.get(layer, ()):
             if not transfers[number].producers or not indexed.ahead[transfers[number].tensor]:
                 instructions.append(("depart", number))
             instructions.append(("arrive", number))
         instructions.append(("launch", layer))
-        instructions += [("depart", number) for number in _as_the_code_reads(after[layer], transfers)]
+        if layer in after:
+            instructions += [("depart", number) for number in _as_the_code_reads(after[layer], transfers)]
     return instructions
 
 
