@@ -83,14 +83,15 @@ class Clock:
             job: the job.
             issued_s: the host's clock when it has issued it.
             after: what must end before it starts.
-            early: what it needs before that is over, or what it needs late: jobs, and how many seconds before
-                their ends it may start.
+            early: jobs that need not be over, and how many seconds before that it may start.
         """
         self._counter += 1
         job.number = self._counter
         job.ready_s = issued_s
         if early:
-            job.early = dict(early)
+            job.early = {}
+            for other, early_s in early:
+                job.early[other] = min(early_s, job.early.get(other, early_s))
             after = (*after, *job.early)
         for other in after:
             if other.waiters is None:

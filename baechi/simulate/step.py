@@ -14,7 +14,7 @@ from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.time.issue import Backward, Forward, Times, go_back, stuck
-from baechi.simulate.time.launch_order import launch_order
+from baechi.simulate.time.launch_order import LaunchOrder, launch_order
 from baechi.simulate.time.program import program
 from baechi.simulate.time.transfers import Transfer, backward_transfers, forward_transfers
 
@@ -99,19 +99,16 @@ class _Played:
 
 
 def _play(stage: IndexedPlan, memory: Memory) -> list[_Played]:
-    clock = Clock(Machine(stage.cluster))
-    waited, awaited = dict[int, int](), dict[int, Sequence[int]]()
+    clock, order = Clock(Machine(stage.cluster)), LaunchOrder(stage.place, {}, {})
     if stage.knows_host or not _is_topological(stage):
         order = launch_order(stage.indexed, stage.has_no_turn, stage.device_of, stage.place)
         if min(order.places, default=0) < 0:
             names = zip(stage.indexed.names, order.places, strict=True)
             raise stuck("forward", [name for name, place in names if place < 0])
         stage = stage.with_plan(stage.device_of, order.places)
-        if stage.knows_host:
-            waited, awaited = dict(order.waited), dict(order.awaited)
     transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
-    instructions = program(stage, transfers, awaited)
-    forward = Forward(stage, clock, transfers, waited)
+    instructions = program(stage, transfers, order.awaited if stage.knows_host else {})
+    forward = Forward(stage, clock, transfers, order.waited)
     times = forward.run(instructions)
     phases = [_Played("forward", [*transfers, *forward.fetched], times)]
     if stage.knows_host:
