@@ -1,145 +1,189 @@
 """List scheduling: an idle device begins the task of the best rank among those that may begin.
 
+    task ends       ─▶ what follows on its device or by order alone; gradients are sent
+    tensor is made  ─▶ it queues on its channel ─▶ on arrival, what waits for it
+
 A device may not begin a microbatch while as many as its limit are in flight there: begun, and not over. Each
-unit takes the microbatches in their order, so the earliest in flight can always go on.
+unit takes the microbatches in their order, so the earliest in flight can always go on. The host takes no
+time.
 """
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import chain, pairwise
 from typing import Any
 
+from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
-from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.play import AbstractPlay
+from baechi.simulate.pipeline.costs import PipelineCosts, Send
+from baechi.simulate.pipeline.ways import arrivals_of, by_task, waiting_for_ends
+
+_END, _ARRIVAL, _MADE = range(3)
 
 
-class _Listing(AbstractPlay):
+class Listed:
+    """A schedule by list scheduling. Tasks are numbers: microbatch by microbatch, runs before stages.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        ranks: by task, what is compared; the least goes first.
+        limits: by device, the microbatches that may be in flight.
+        lines: by device, its tasks in a fixed order, in place of ranks and limits.
+        in_code_order: whether a microbatch's runs begin in the order of the code, and backward after the last
+            has begun. Then the tasks by start are a list that the host can obey.
+
+    Attributes:
+        makespan_s: when the last task was over, and the last transfer.
+        start_s: when each task starts, in this order; incomplete if fixed lines contradict each other.
+    """
+
     def __init__(
         self,
         costs: PipelineCosts,
         microbatches: int,
         ranks: Sequence[Any],
         limits: Sequence[int],
-        lines: Sequence[Sequence[Task]] | None,
+        lines: Sequence[Sequence[Task]] | None = None,
         *,
-        in_code_order: bool,
+        in_code_order: bool = False,
     ) -> None:
-        super().__init__(costs, microbatches)
-        devices = len(self.idle)
-        self.started: list[int] = []
+        self._costs, self._microbatches = costs, microbatches
         self._ranks, self._limits, self._code = ranks, limits, in_code_order
-        self._lines = None if lines is None else [[self.number_of(task) for task in line] for line in lines]
-        self._next = [0] * devices
-        self._ready: list[list[int]] = [[] for _ in range(devices)]
-        self._live: list[dict[int, int]] = [{} for _ in range(devices)]
-        self._parts = [self.device_of.count(device) for device in range(devices)]
-        if in_code_order:
-            self._wait_for_code()
-        for run in range(self.runs):
-            self.upload(0, run)
-        self.begin_all()
-
-    def _wait_for_code(self) -> None:
-        """A run waits for the begin of that before it in the code; backward, for the begin of the last."""
-        for base in range(0, self.width * self.microbatches, self.width):
-            self.wait_more(range(base + 1, base + self.width))
-
-    def ready(self, number: int) -> None:
-        self._ready[self.device_of[number % self.width]].append(number)
-
-    def choose(self, device: int) -> int | None:
-        ready, live = self._ready[device], self._live[device]
-        if self._lines is not None:
-            line, place = self._lines[device], self._next[device]
-            if place >= len(line) or line[place] not in ready:
-                return None
-            number = line[place]
-            self._next[device] += 1
-        else:
-            full = len(live) >= self._limits[device]
-            open_ = [n for n in ready if not full or n // self.width in live] if full else ready
-            if not open_:
-                return None
-            number = min(open_, key=self._ranks.__getitem__)
-        ready.remove(number)
-        self._begun(number, device)
-        return number
-
-    def _begun(self, number: int, device: int) -> None:
-        microbatch, unit = divmod(number, self.width)
-        self.started.append(number)
-        self._live[device].setdefault(microbatch, self._parts[device])
-        if unit < self.runs:
-            if microbatch + 1 < self.microbatches:
-                self.upload(microbatch + 1, unit)
-            if self._code:
-                behind = [unit + 1] if unit + 1 < self.runs else range(self.runs, self.width)
-                for other in behind:
-                    self.meet(microbatch * self.width + other)
-                    self.wake(self.device_of[other], self.now_s)
-
-    def ended(self, number: int) -> None:
-        microbatch, unit = divmod(number, self.width)
-        live = self._live[self.device_of[unit]]
-        live[microbatch] -= 1
-        if not live[microbatch]:
-            del live[microbatch]
-
-
-class Listed:
-    """A schedule by list scheduling.
-
-    Args:
-        play: what has run.
-        makespan_s: when the last task was over.
-    """
-
-    def __init__(self, play: _Listing, makespan_s: float) -> None:
-        self.makespan_s = makespan_s
-        self.is_complete = len(play.started) == play.width * play.microbatches
-        self._play = play
+        self._device_of, self._runs = costs.units.unit_devices, len(costs.forward_s)
+        self._width = len(self._device_of)
+        self._own_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, costs.units, microbatches)
+        self._followers = waiting_for_ends(costs)
+        self._behind: dict[int, int] = {}
+        missing = [int(in_code_order)] * self._width
+        for unit in (*chain(*self._followers), *[unit for unit, _ in arrivals_of(costs)]):
+            missing[unit] += 1
+        # from the second microbatch on, a task waits for that of the microbatch before as well
+        self._missing = missing + [count + 1 for count in missing] * (microbatches - 1)
+        for first in range(0, len(self._missing) if in_code_order else 0, self._width):
+            self._missing[first] -= 1
+        for line in lines or ():
+            for earlier, later in pairwise(map(self._number, line)):
+                self._behind[earlier] = later
+                self._missing[later] += 1
+        self._now_s = self.makespan_s = 0.0
+        self.start_s: dict[Task, float] = {}
+        self._channels, devices = Channels(costs.cluster), range(len(costs.cluster))
+        self._heap: list[tuple[float, int, int, Any]] = []
+        self._counter = 0
+        self._ready: list[list[int]] = [[] for _ in devices]
+        self._live: list[dict[int, int]] = [{} for _ in devices]  # by device, what is left of microbatches
+        self._parts = [self._device_of.count(device) for device in devices]
+        self._idle, self._awake = [True for _ in devices], set(devices)
+        for number, count in enumerate(self._missing):
+            if not count:
+                self._ready[self._device_of[number % self._width]].append(number)
+        for run in range(self._runs):
+            self._upload(0, run)
+        self._run()
 
     @property
-    def started(self) -> list[Task]:
-        """The tasks by start."""
-        return [self._play.task_of(number) for number in self._play.started]
+    def is_complete(self) -> bool:
+        """Whether every task ran."""
+        return len(self.start_s) == len(self._missing)
 
     @property
     def lines(self) -> list[list[Task]]:
         """By device, its tasks in order."""
-        play = self._play
-        lines: list[list[Task]] = [[] for _ in play.idle]
-        for number in play.started:
-            lines[play.device_of[number % play.width]].append(play.task_of(number))
-        return lines
+        found: list[list[Task]] = [[] for _ in self._idle]
+        for task in self.start_s:
+            found[self._costs.units.device(task)].append(task)
+        return found
 
-    @property
-    def start_s(self) -> dict[Task, float]:
-        """When each task starts."""
-        return {self._play.task_of(n): self._play.start_s[n] for n in self._play.started}
+    def _run(self) -> None:
+        """Let all happen that happens at a time; then idle devices begin."""
+        heap, happen = self._heap, (self._end, self._arrive, self._send)
+        while True:
+            while heap and heap[0][0] <= self._now_s:
+                _, kind, _, what = heappop(heap)
+                happen[kind](*what)
+            while self._awake:  # what begins may wake others
+                device = min(self._awake)
+                self._awake.remove(device)
+                if self._idle[device]:
+                    self._begin_on(device)
+            if not heap:
+                return
+            self._now_s = self.makespan_s = heap[0][0]
 
+    def _begin_on(self, device: int) -> None:
+        ready, live = self._ready[device], self._live[device]
+        if len(live) >= self._limits[device]:
+            ready = [number for number in ready if number // self._width in live]
+        if not ready:
+            return
+        number = min(ready, key=self._ranks.__getitem__)
+        self._ready[device].remove(number)
+        microbatch, unit = divmod(number, self._width)
+        live.setdefault(microbatch, self._parts[device])
+        self._idle[device] = False
+        self.start_s[self._task(number)] = self._now_s
+        end_s = self._now_s + self._own_s[number]
+        self._at(end_s, _END, number)
+        if unit < self._runs:
+            for send, last in self._costs.sends_before_end[unit]:
+                self._at(end_s - send.rest_s, _MADE, microbatch, unit, send, last)
+            if microbatch + 1 < self._microbatches:
+                self._upload(microbatch + 1, unit)
+            if self._code:
+                behind = [unit + 1] if unit + 1 < self._runs else range(self._runs, self._width)
+                for other in behind:
+                    self._meet(microbatch * self._width + other)
 
-def listed(
-    costs: PipelineCosts,
-    microbatches: int,
-    ranks: Sequence[Any],
-    limits: Sequence[int],
-    lines: Sequence[Sequence[Task]] | None = None,
-    *,
-    in_code_order: bool = False,
-) -> Listed:
-    """Schedule the tasks of a step.
+    def _end(self, number: int) -> None:
+        microbatch, unit = divmod(number, self._width)
+        device = self._device_of[unit]
+        live = self._live[device]
+        live[microbatch] -= 1
+        if not live[microbatch]:
+            del live[microbatch]
+        self._idle[device] = True
+        self._awake.add(device)
+        for follower in self._followers[unit]:
+            self._meet(microbatch * self._width + follower)
+        if microbatch + 1 < self._microbatches:
+            self._meet(number + self._width)
+        if number in self._behind:
+            self._meet(self._behind[number])
+        for send, last in self._costs.sends_at_end[unit]:
+            self._send(microbatch, unit, send, last)
 
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        ranks: by task's number (see `AbstractPlay`), what is compared; the least goes first.
-        limits: by device, the microbatches that may be in flight.
-        lines: by device, its tasks in a fixed order, in place of ranks and limits.
-        in_code_order: whether a microbatch's runs begin in the order of the code, and backward after the last
-            has begun. Then the tasks by start are a list that the host can obey.
+    def _arrive(self, first: int, readers: Sequence[int]) -> None:
+        for reader in readers:
+            self._meet(first + reader)
 
-    Returns:
-        The schedule; incomplete if fixed lines contradict each other.
-    """
-    play = _Listing(costs, microbatches, ranks, limits, lines, in_code_order=in_code_order)
-    return Listed(play, play.play())
+    def _meet(self, number: int) -> None:
+        """One thing less for a task to wait for."""
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            device = self._device_of[number % self._width]
+            self._ready[device].append(number)
+            self._awake.add(device)
+
+    def _upload(self, microbatch: int, run: int) -> None:
+        for send in self._costs.uploads[run]:
+            self._send(microbatch, run, send, True)
+
+    def _send(self, microbatch: int, unit: int, send: Send, last: bool) -> None:
+        """Send a tensor; if it is the last that its readers wait for, they are told when it arrives."""
+        _, end_s = self._channels.book(send.source, send.target, self._now_s, send.duration_s)
+        first = microbatch * self._width + (self._runs if unit >= self._runs else 0)
+        self._at(end_s, _ARRIVAL, first, send.readers if last else ())
+
+    def _at(self, time_s: float, kind: int, *what: Any) -> None:
+        self._counter += 1
+        heappush(self._heap, (time_s, kind, self._counter, what))
+
+    def _number(self, task: Task) -> int:
+        return task.microbatch * self._width + task.unit + (self._runs if task.phase == "backward" else 0)
+
+    def _task(self, number: int) -> Task:
+        microbatch, unit = divmod(number, self._width)
+        if unit < self._runs:
+            return Task("forward", microbatch, unit)
+        return Task("backward", microbatch, unit - self._runs)

@@ -111,9 +111,9 @@ class _Streams:
         self._replay = replay
         self.computed_s, self.sent_s = [0.0] * devices, [0.0] * devices
         self._sent: dict[int, list[tuple[int, float]]] = {}
-        for _, end_s, send, number in replay.sent:
+        for job, send, number in replay.sent:
             if send.source < devices:
-                self._sent.setdefault(number, []).append((send.source, end_s))
+                self._sent.setdefault(number, []).append((send.source, job.end_s))
 
     def issue(self, position: int, task: Task) -> float:
         """Issue a task; returns the time at which the host comes to its first kernel.
@@ -123,7 +123,7 @@ class _Streams:
             task: the task.
         """
         device, number = self._replay.units.device(task), self._replay.number_of(task)
-        self.computed_s[device] = self._replay.end_s[number]
+        self.computed_s[device] = self._replay.jobs[number].end_s
         self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])
         for source, end_s in self._sent.get(number, ()):
             self.sent_s[source] = max(self.sent_s[source], end_s)

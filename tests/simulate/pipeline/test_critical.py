@@ -14,7 +14,7 @@ from baechi.records.pipeline import Task
 from baechi.records.pipeline.dependencies import in_flight, order_faults
 from baechi.simulate.pipeline import Replay, all_tried, costs_of
 from baechi.simulate.pipeline.ordering import moves
-from baechi.simulate.pipeline.ordering.critical import _Causes, busy_before
+from baechi.simulate.pipeline.ordering.critical import busy_before
 
 
 def forward_of(plan: Plan) -> Replay:
@@ -42,11 +42,10 @@ def test_over_a_queue_of_a_link() -> None:
     plan = over(chain([(1, 1), (1, 1)]), [0, 1], FAST)
     slow = replace(plan.cluster, links={tuple(plan.cluster.names): Link(5.0, 1e12)})
     replay = forward_of(replace(plan, cluster=slow))
-    one, two = [send for send in replay.sent if send[2].source == 0]
-    assert two[0] == one[1] > replay.end_s[replay.number_of(Task("forward", 1, 0))]
+    one, two = [job for job, send, _ in replay.sent if send.source == 0]
     makers = [replay.number_of(Task("forward", microbatch, 0)) for microbatch in range(2)]
+    assert two.start_s == one.end_s > replay.jobs[makers[1]].end_s
     assert makers[1] not in busy_before(replay)
-    assert _Causes(replay).of(replay.number_of(Task("forward", 1, 1))) == makers[:1]
 
 
 def test_tasks_without_duration_keep_their_places() -> None:
@@ -79,7 +78,7 @@ def test_changed_lists_can_run(first: int) -> None:
         for later, earlier in busy_before(replay).items():
             one, two = replay.task_of(earlier), replay.task_of(later)
             assert costs.units.device(one) == costs.units.device(two)
-            assert replay.end_s[earlier] == replay.start_s[later]
+            assert replay.jobs[earlier].end_s == replay.jobs[later].start_s
             changed = moves._Moves(costs, order).put_before(order, two, one)
             if changed is not None:
                 assert changed.index(two) < changed.index(one)

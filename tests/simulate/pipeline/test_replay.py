@@ -34,11 +34,12 @@ def assert_as_naive(seed: int, pipeline: Pipeline) -> int:
     replay, naive = Replay(costs, pipeline.microbatches, pipeline.order), Naive(pipeline)
     assert replay.makespan_s == pytest.approx(naive.run(), rel=1e-9), seed
     for task in pipeline.order:
-        number = replay.number_of(task)
-        assert replay.start_s[number] == pytest.approx(naive.starts[task], rel=1e-9), (seed, task)
-        assert replay.end_s[number] == pytest.approx(naive.ends[task], rel=1e-9), (seed, task)
+        job = replay.jobs[replay.number_of(task)]
+        assert job.start_s == pytest.approx(naive.starts[task], rel=1e-9), (seed, task)
+        assert job.end_s == pytest.approx(naive.ends[task], rel=1e-9), (seed, task)
     assert shortest_pipeline_s(costs, pipeline.microbatches) <= replay.makespan_s * (1 + 1e-9), seed
-    return len(replay.held_s)
+    waited = [(job.start_s, replay.waits_of(number)) for number, job in replay.jobs.items()]
+    return sum([any([other.end_s > start_s for other in waits]) for start_s, waits in waited])
 
 
 def test_the_host_stays_near() -> None:
@@ -49,5 +50,5 @@ def test_the_host_stays_near() -> None:
         for position, task in enumerate(pipeline.order):
             device, now_s = pipeline.units.device(task), replay.issue_s[position]
             before = [other for other in pipeline.order[:position] if pipeline.units.device(other) == device]
-            open_ = [other for other in before if replay.end_s[replay.number_of(other)] > now_s]
+            open_ = [other for other in before if replay.jobs[replay.number_of(other)].end_s > now_s]
             assert len(open_) < AHEAD

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.coster import PipelineCoster
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.listing import listed
+from baechi.simulate.pipeline.listing import Listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of
 
@@ -64,9 +64,9 @@ class QuickStep:
     ) -> tuple[int, float]:
         """By how much too full, and how long, an order by a rule is."""
         ranks = RULES[rule](costs, self._microbatches)
-        schedule = listed(costs, self._microbatches, ranks, limits, in_code_order=True)
+        schedule = Listed(costs, self._microbatches, ranks, limits, in_code_order=True)
         if schedule.makespan_s >= shorter_s:
             return 0, max(least_s, schedule.makespan_s)
-        peaks = memory_of(costs, schedule.started).peak_bytes
+        peaks = memory_of(costs, list(schedule.start_s)).peak_bytes
         excess = sum([max(0, peak - limit) for peak, limit in zip(peaks, self._memory, strict=True)])
         return excess, max(least_s, schedule.makespan_s)

@@ -9,7 +9,7 @@ from baechi.records.pipeline import Task
 from baechi.records.pipeline.merging import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.listing import Listed, listed
+from baechi.simulate.pipeline.listing import Listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
@@ -63,15 +63,14 @@ def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
     """
     devices = len(costs.cluster)
     lines = textbook_lines(costs.units, devices, microbatches, name)
-    no_limits = [microbatches] * devices
-    strict = listed(costs, microbatches, (), no_limits, lines)
+    no_limits, ranks = [microbatches] * devices, backward_first(costs, microbatches)
+    strict = Listed(costs, microbatches, ranks, no_limits, lines)
     order = _issued(costs, microbatches, strict) if strict.is_complete else None
     if order is None:
-        ranks = backward_first(costs, microbatches)
         for line in lines:
             for place, task in enumerate(line):
                 ranks[_number(costs, task)] = (place,)
-        order = tuple(listed(costs, microbatches, ranks, no_limits, in_code_order=True).started)
+        order = tuple(Listed(costs, microbatches, ranks, no_limits, in_code_order=True).start_s)
     return evaluated(costs, microbatches, name, (), order)
 
 
@@ -108,7 +107,7 @@ def all_tried(
         order = _issued(costs, microbatches, schedule)
         if order is None:
             ranks = RULES[rule](costs, microbatches)
-            order = tuple(listed(costs, microbatches, ranks, limits, in_code_order=True).started)
+            order = tuple(Listed(costs, microbatches, ranks, limits, in_code_order=True).start_s)
         found.append(evaluated(costs, microbatches, rule, limits, order))
     return found
 
@@ -201,8 +200,8 @@ def _schedules(
     for rule, ranks_of in RULES.items():
         ranks = ranks_of(costs, microbatches)
         for allowed in limits[::-step][::-1]:  # the highest is among them
-            schedule = listed(costs, microbatches, ranks, allowed)
-            started = tuple(schedule.started)
+            schedule = Listed(costs, microbatches, ranks, allowed)
+            started = tuple(schedule.start_s)
             if started not in seen:
                 seen.add(started)
                 yield rule, allowed, schedule

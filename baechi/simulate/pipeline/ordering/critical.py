@@ -6,6 +6,8 @@ A step gets shorter only if on such a way a task comes before another one that k
 (job shops: Balas 1969; Nowicki and Smutnicki 1996).
 """
 
+from baechi.cost.channel import Channels
+from baechi.cost.clock import COMPUTE, Job
 from baechi.simulate.pipeline.replay import Replay
 
 
@@ -18,62 +20,35 @@ def busy_before(replay: Replay) -> dict[int, int]:
     Returns:
         By number of such a task, that of the one for which it waited; the later ones of the step first.
     """
-    before, causes = _before(replay), _Causes(replay)
-    last_s = max(replay.end_s)
-    waiting = [task for task, end_s in enumerate(replay.end_s) if end_s == last_s]
+    jobs, queued = replay.jobs, _queued(replay)
+    last_s = max([job.end_s for job in jobs.values()])
+    waiting = [number for number, job in jobs.items() if job.end_s == last_s]
     found, seen = dict[int, int](), set[int]()
     while waiting:
         task = waiting.pop()
         if task in seen:
             continue
         seen.add(task)
-        earlier = before.get(task)
-        if earlier is not None and replay.end_s[earlier] == replay.start_s[task]:
-            found[task] = earlier
-            waiting.append(earlier)
-        waiting += causes.of(task)
+        own = jobs[task]
+        for job in replay.waits_of(task):
+            if own.may_start_s(job) != own.start_s:
+                continue
+            while job in queued:
+                job = queued[job]
+            maker = replay.maker_of(job)
+            if job.device == own.device and job is jobs[maker]:
+                found[task] = maker
+            if job.target == COMPUTE or job.device < len(replay.costs.cluster):
+                waiting.append(maker)
     return found
 
 
-def _before(replay: Replay) -> dict[int, int]:
-    """By task, the one before it on its device."""
-    found, last = dict[int, int](), dict[int, int]()
-    for task in replay.order:  # which a device keeps; by times, tasks that take none could come first
-        device = replay.device_of[task % replay.width]
-        if device in last:
-            found[task] = last[device]
-        last[device] = task
+def _queued(replay: Replay) -> dict[Job, Job]:
+    """Transfers that waited for their channel, and the one before each."""
+    channels, last, found = Channels(replay.costs.cluster), dict[int, Job](), dict[Job, Job]()
+    for job in sorted([job for job, _, _ in replay.sent], key=lambda job: job.start_s):
+        channel = channels.of(job.device, job.target)
+        if job.ready_s < job.start_s and channel in last:
+            found[job] = last[channel]
+        last[channel] = job
     return found
-
-
-class _Causes:
-    """The makers for whose tensors tasks waited."""
-
-    def __init__(self, replay: Replay) -> None:
-        self._replay = replay
-        self._over: dict[tuple[int, float], int] = {}
-        self._arrived: dict[tuple[int, float], list[int]] = {}
-        for number, (_, end_s, send, maker) in enumerate(replay.sent):
-            unit = maker % replay.width
-            base = maker - unit + (replay.runs if unit >= replay.runs else 0)
-            self._over[replay.channel_of(send), end_s] = number
-            for reader in send.readers:
-                self._arrived.setdefault((base + reader, end_s), []).append(number)
-
-    def of(self, task: int) -> list[int]:
-        """Where a transfer arrived as a task began: who made it, or the one for which it queued."""
-        found = []
-        began_s = self._replay.held_s.get(task, self._replay.start_s[task])
-        for number in self._arrived.get((task, began_s), []):
-            _, _, send, maker = self._replay.sent[self._first_in_queue(number)]
-            if send.source < len(self._replay.idle):
-                found.append(maker)
-        return found
-
-    def _first_in_queue(self, number: int) -> int:
-        while True:
-            start_s, _, send, _ = self._replay.sent[number]
-            earlier = self._over.get((self._replay.channel_of(send), start_s), number)
-            if earlier >= number:  # one that takes no time is over as it begins
-                return number
-            number = earlier

@@ -126,16 +126,16 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
     issue_s = [max(0.0, time_s - lead_s) for time_s in replay.issue_s or [0.0]]  # of a graph without layers
     spans = []
     for task in pipeline.order:
-        number = replay.number_of(task)
+        job = replay.jobs[replay.number_of(task)]
         where = names[pipeline.units.device(task)]
-        when = replay.start_s[number] - lead_s, replay.end_s[number] - lead_s
+        when = job.start_s - lead_s, job.end_s - lead_s
         spans.append(
             Span("compute", _first_layer(pipeline, task), where, *when, task.phase, 0, task.microbatch)
         )
-    for start_s, end_s, send, number in replay.sent:
+    for job, send, number in replay.sent:
         task = replay.task_of(number)
         link = f"{ends[send.source]}>{ends[send.target]}"
-        when = start_s - lead_s, end_s - lead_s
+        when = job.start_s - lead_s, job.end_s - lead_s
         spans.append(
             Span(
                 "transfer",
@@ -153,7 +153,7 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
         peak_bytes=dict(zip(names, memory.peak_bytes, strict=True)),
         counters={
             "transfers": len(replay.sent),
-            "transfer_bytes": sum([send.size_bytes for _, _, send, *_ in replay.sent]),
+            "transfer_bytes": sum([send.size_bytes for _, send, _ in replay.sent]),
             "host_us": round(1e6 * replay.host_s),
         },
         live_bytes={
