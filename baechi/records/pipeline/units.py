@@ -208,6 +208,25 @@ class Units:
         """
         return self.device_of[self.stage_of_run[task.unit] if task.phase == "forward" else task.unit]
 
+    def number(self, task: Task) -> int:
+        """The number of a task: microbatch by microbatch, runs before stages.
+
+        Args:
+            task: any task.
+        """
+        place = task.unit + (len(self.stage_of_run) if task.phase == "backward" else 0)
+        return task.microbatch * len(self.unit_devices) + place
+
+    def task(self, number: int) -> Task:
+        """The task of a number.
+
+        Args:
+            number: see `number`.
+        """
+        microbatch, place = divmod(number, len(self.unit_devices))
+        stage = place - len(self.stage_of_run)
+        return Task("forward", microbatch, place) if stage < 0 else Task("backward", microbatch, stage)
+
     def tasks(self, microbatches: int) -> Iterator[Task]:
         """Every task of a step, microbatch after microbatch, in an order that can run.
 

@@ -63,7 +63,7 @@ class Listed:
         for first in range(0, len(self._missing) if in_code_order else 0, self._width):
             self._missing[first] -= 1
         for line in lines or ():
-            for earlier, later in pairwise(map(self._number, line)):
+            for earlier, later in pairwise(map(costs.units.number, line)):
                 self._behind[earlier] = later
                 self._missing[later] += 1
         self._now_s = self.makespan_s = 0.0
@@ -122,7 +122,7 @@ class Listed:
         microbatch, unit = divmod(number, self._width)
         live.setdefault(microbatch, self._parts[device])
         self._idle[device] = False
-        self.start_s[self._task(number)] = self._now_s
+        self.start_s[self._costs.units.task(number)] = self._now_s
         end_s = self._now_s + self._own_s[number]
         self._at(end_s, _END, number)
         if unit < self._runs:
@@ -178,12 +178,3 @@ class Listed:
     def _at(self, time_s: float, kind: int, *what: Any) -> None:
         self._counter += 1
         heappush(self._heap, (time_s, kind, self._counter, what))
-
-    def _number(self, task: Task) -> int:
-        return task.microbatch * self._width + task.unit + (self._runs if task.phase == "backward" else 0)
-
-    def _task(self, number: int) -> Task:
-        microbatch, unit = divmod(number, self._width)
-        if unit < self._runs:
-            return Task("forward", microbatch, unit)
-        return Task("backward", microbatch, unit - self._runs)

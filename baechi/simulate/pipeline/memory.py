@@ -110,10 +110,10 @@ class _Streams:
     def __init__(self, replay: Replay, devices: int) -> None:
         self._replay = replay
         self.computed_s, self.sent_s = [0.0] * devices, [0.0] * devices
-        self._sent: dict[int, list[tuple[int, float]]] = {}
-        for job, send, number in replay.sent:
+        self._sent: dict[Task, list[tuple[int, float]]] = {}
+        for job, send, maker in replay.sent:
             if send.source < devices:
-                self._sent.setdefault(number, []).append((send.source, job.end_s))
+                self._sent.setdefault(maker, []).append((send.source, job.end_s))
 
     def issue(self, position: int, task: Task) -> float:
         """Issue a task; returns the time at which the host comes to its first kernel.
@@ -122,10 +122,10 @@ class _Streams:
             position: its place in the list.
             task: the task.
         """
-        device, number = self._replay.units.device(task), self._replay.number_of(task)
-        self.computed_s[device] = self._replay.jobs[number].end_s
+        device = self._replay.units.device(task)
+        self.computed_s[device] = self._replay.jobs[task].end_s
         self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])
-        for source, end_s in self._sent.get(number, ()):
+        for source, end_s in self._sent.get(task, ()):
             self.sent_s[source] = max(self.sent_s[source], end_s)
         costs = self._replay.costs
         return self._replay.issue_s[position] + costs.task_s + costs.cluster.launch_s

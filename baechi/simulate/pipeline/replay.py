@@ -26,7 +26,7 @@ AHEAD = 3
 
 
 class Replay:
-    """A list, replayed. Tasks are numbers: microbatch by microbatch, runs before stages.
+    """A list, replayed.
 
     Args:
         costs: of the pipeline.
@@ -43,20 +43,20 @@ class Replay:
 
     def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
         self.costs, self.units = costs, costs.units
-        self._runs, self._width = len(self.units.stage_of_run), len(self.units.unit_devices)
-        self.jobs: dict[int, Job] = {}
-        self.sent: list[tuple[Job, Send, int]] = []
+        self._runs = len(costs.forward_s)
+        self.jobs: dict[Task, Job] = {}
+        self.sent: list[tuple[Job, Send, Task]] = []
         self.issue_s: list[float] = []
         self.host_s = self._now_s = 0.0
         self._clock, self._at_work = Clock(Machine(costs.cluster)), units_at_work(costs)
         # by microbatch and unit: what must end before, and what may arrive on the way
         self._after: list[list[list[Job]]] = [[[] for _ in self._at_work] for _ in range(microbatches)]
         self._early: dict[tuple[int, int], list[tuple[Job, float]]] = {}
-        self._makers: list[int] = []  # by number of a job, its task
+        self._makers: list[Task] = []  # by number of a job
         self._issued: list[list[Job]] = [[] for _ in costs.cluster.devices]  # by device, its tasks
         self._newest: dict[int, Job] = {}  # by device, of its tasks and pieces
         for task in order:
-            self._issue(self.number_of(task))
+            self._issue(task)
         self._clock.finish_all()
         free_s = [self._newest[n].end_s if n in self._newest else 0.0 for n in range(len(costs.cluster))]
         last_s = max([0.0, *free_s, *[job.end_s for job, *_ in self.sent]])
@@ -64,40 +64,15 @@ class Replay:
         self.host_s += worked_s
         self.makespan_s = max(last_s, over_s) - costs.lead_s
 
-    @property
-    def start_s(self) -> list[float]:
-        """By task, when it starts."""
-        return [self.jobs[number].start_s for number in range(len(self.jobs))]
-
-    def number_of(self, task: Task) -> int:
-        """The number of a task.
+    def waits_of(self, task: Task) -> list[Job]:
+        """What a task waited for: that before it on its device, tasks on others, transfers.
 
         Args:
             task: any task.
         """
-        return task.microbatch * self._width + task.unit + (self._runs if task.phase == "backward" else 0)
+        return self._after[task.microbatch][self._place(task)] + list(self.jobs[task].early or ())
 
-    def task_of(self, number: int) -> Task:
-        """The task of a number.
-
-        Args:
-            number: of any task.
-        """
-        microbatch, place = divmod(number, self._width)
-        if place < self._runs:
-            return Task("forward", microbatch, place)
-        return Task("backward", microbatch, place - self._runs)
-
-    def waits_of(self, number: int) -> list[Job]:
-        """What a task waited for: that before it on its device, tasks on others, transfers.
-
-        Args:
-            number: of the task.
-        """
-        microbatch, place = divmod(number, self._width)
-        return self._after[microbatch][place] + list(self.jobs[number].early or ())
-
-    def maker_of(self, job: Job) -> int:
+    def maker_of(self, job: Job) -> Task:
         """The task of a job: the task itself, or what makes or first needs a transfer.
 
         Args:
@@ -105,24 +80,28 @@ class Replay:
         """
         return self._makers[job.number - 1]
 
-    def _issue(self, number: int) -> None:
+    def _place(self, task: Task) -> int:
+        """Its unit's: runs before stages."""
+        return task.unit if task.phase == "forward" else self._runs + task.unit
+
+    def _issue(self, task: Task) -> None:
         """Issue a task when its device is not too far behind, and wait for values for which the code asks."""
-        costs, (microbatch, place) = self.costs, divmod(number, self._width)
+        costs, place = self.costs, self._place(task)
         unit = self._at_work[place]
         issued = self._issued[unit.device]
         if len(issued) >= AHEAD:
             self._wait([issued[-AHEAD]])
-        now_s, taken_s = self._now_s, unit.seconds[microbatch > 0].host_s
+        now_s, taken_s = self._now_s, unit.seconds[task.microbatch > 0].host_s
         first_s = now_s + min(costs.task_s + costs.cluster.launch_s, taken_s)
         self.issue_s.append(now_s)
         self.host_s += taken_s
         self._now_s += taken_s
         for piece in unit.pieces:
-            begun_s = now_s + costs.pieces[piece - self._width].issued_s
-            self._work(number, piece, begun_s, begun_s + costs.cluster.launch_s)
+            begun_s = now_s + costs.pieces[piece - len(self.units.unit_devices)].issued_s
+            self._work(task, piece, begun_s, begun_s + costs.cluster.launch_s)
         for sending in unit.uploads:
-            self._send(number, sending, first_s + costs.transfer_s)
-        job = self.jobs[number] = self._work(number, place, now_s, first_s)
+            self._send(task, sending, first_s + costs.transfer_s)
+        job = self.jobs[task] = self._work(task, place, now_s, first_s)
         issued.append(job)
         if place < self._runs:
             devices, own = costs.awaits[place]
@@ -133,37 +112,34 @@ class Replay:
                 self._now_s = max([self._now_s, there_s + own.issue_s, *late_s])
             self._wait([self._issued[device][-1] for device in devices if self._issued[device]])
         elif unit.fetches:
-            home = [
-                one for one, send, maker in self.sent if maker == number and send.target == len(costs.cluster)
-            ]
-            self._wait([job, *home])
+            sent = self.sent[-len(unit.at_end) :]
+            self._wait([job, *[one for one, send, _ in sent if send.target == len(costs.cluster)]])
 
     def _wait(self, jobs: Iterable[Job]) -> None:
         self._now_s = max(self._now_s, self._clock.finish(jobs))
 
-    def _work(self, number: int, place: int, begun_s: float, first_s: float) -> Job:
+    def _work(self, task: Task, place: int, begun_s: float, first_s: float) -> Job:
         """Submit a task, or a piece of it, with what it sends."""
-        microbatch = number // self._width
-        unit, after = self._at_work[place], self._after[microbatch]
-        seconds = unit.seconds[microbatch > 0]
+        unit, after = self._at_work[place], self._after[task.microbatch]
+        seconds = unit.seconds[task.microbatch > 0]
         job = Job(unit.device, COMPUTE, seconds.work_s, begun_s + seconds.paced_s)
         if unit.device in self._newest:
             after[place].append(self._newest[unit.device])
         self._newest[unit.device] = job
-        self._makers.append(number)
-        self._clock.submit(job, first_s, after[place], self._early.get((microbatch, place), ()))
+        self._makers.append(task)
+        self._clock.submit(job, first_s, after[place], self._early.get((task.microbatch, place), ()))
         for follower in unit.followers:
             after[follower].append(job)
         for sending in unit.before_end:
             send = sending[0]
-            self._send(number, sending, begun_s + send.paced_s, early=((job, send.rest_s),))
+            self._send(task, sending, begun_s + send.paced_s, early=((job, send.rest_s),))
         for sending in unit.at_end:
-            self._send(number, sending, begun_s, after=(job,))
+            self._send(task, sending, begun_s, after=(job,))
         return job
 
     def _send(
         self,
-        number: int,
+        task: Task,
         sending: Sending,
         issued_s: float,
         after: Sequence[Job] = (),
@@ -171,12 +147,11 @@ class Replay:
     ) -> None:
         send, readers = sending
         job = Job(send.source, send.target, send.size_bytes)
-        self._makers.append(number)
+        self._makers.append(task)
         self._clock.submit(job, issued_s, after, early)
-        self.sent.append((job, send, number))
-        microbatch = number // self._width
+        self.sent.append((job, send, task))
         for place, early_s in readers:
             if early_s:
-                self._early.setdefault((microbatch, place), []).append((job, early_s))
+                self._early.setdefault((task.microbatch, place), []).append((job, early_s))
             else:
-                self._after[microbatch][place].append(job)
+                self._after[task.microbatch][place].append(job)

@@ -17,7 +17,6 @@ from baechi.simulate.pipeline import (
     best_of,
     costs_of,
     fastest_of,
-    front,
     ordered,
     shortest_pipeline_s,
     textbook,
@@ -134,25 +133,11 @@ def test_memory_decides() -> None:
     assert not next(tried for tried in tight.tried if tried.rule == "gpipe").fits
 
 
-def test_the_front() -> None:
-    """From one microbatch in flight to many: less memory costs time, and nothing on it is beaten."""
-    found = all_tried(costs_of(saving(10, 1000)), 6)
-    kept = front(found)
-    assert [max(tried.peak_bytes) for tried in kept] == sorted(
-        {max(t.peak_bytes) for t in kept}, reverse=True
-    )
-    assert [tried.step_s for tried in kept] == sorted({tried.step_s for tried in kept})
-    assert max(kept[-1].peak_bytes) == 10
-    assert kept[-1].step_s == 6 * 9
-    assert best_of(found).step_s == kept[0].step_s
-
-
 def test_rounding_does_not_cost_memory() -> None:
     """Orders whose steps differ in the last digit are as fast: the one with less memory is taken."""
     gpipe = replace(textbook(costs_of(saving(10, 1000)), 6, "gpipe"), step_s=24.0, peak_bytes=(60, 60, 60))
     other = replace(gpipe, rule="1f1b", step_s=math.nextafter(24.0, 25.0), peak_bytes=(30, 30, 30))
     assert best_of([gpipe, other]) is other
-    assert front([gpipe, other]) == [other]
 
 
 def test_limits() -> None:

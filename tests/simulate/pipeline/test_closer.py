@@ -75,8 +75,9 @@ def test_nothing_is_outside_its_frame(first: int) -> None:
         frame = network.frame({})
         assert frame is not None
         for task in range(network.tasks):
-            assert replay.jobs[task].start_s >= frame.heads_s[task] - 1e-9
-            assert replay.jobs[task].end_s + frame.tails_s[task] <= replay.makespan_s + costs.lead_s + 1e-9
+            job = replay.jobs[costs.units.task(task)]
+            assert job.start_s >= frame.heads_s[task] - 1e-9
+            assert job.end_s + frame.tails_s[task] <= replay.makespan_s + costs.lead_s + 1e-9
 
 
 @pytest.mark.parametrize(

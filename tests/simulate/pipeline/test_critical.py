@@ -27,7 +27,7 @@ def forward_of(plan: Plan) -> Replay:
 def test_over_transfers_and_devices() -> None:
     """The second stage is the slow one: all its tasks in turn, and no pair of the first but the last."""
     replay = forward_of(over(chain([(1, 1), (4, 4)]), [0, 1], FAST))
-    pairs = [(replay.task_of(one), replay.task_of(task)) for task, one in busy_before(replay).items()]
+    pairs = [(one, task) for task, one in busy_before(replay).items()]
     second = [
         Task("forward", 0, 1),
         Task("forward", 1, 1),
@@ -43,7 +43,7 @@ def test_over_a_queue_of_a_link() -> None:
     slow = replace(plan.cluster, links={tuple(plan.cluster.names): Link(5.0, 1e12)})
     replay = forward_of(replace(plan, cluster=slow))
     one, two = [job for job, send, _ in replay.sent if send.source == 0]
-    makers = [replay.number_of(Task("forward", microbatch, 0)) for microbatch in range(2)]
+    makers = [Task("forward", microbatch, 0) for microbatch in range(2)]
     assert two.start_s == one.end_s > replay.jobs[makers[1]].end_s
     assert makers[1] not in busy_before(replay)
 
@@ -62,7 +62,7 @@ def test_tasks_without_duration_keep_their_places() -> None:
         place = {task: index for index, task in enumerate(order)}
         replay = Replay(costs, 3, order)
         for later, earlier in busy_before(replay).items():
-            assert place[replay.task_of(earlier)] < place[replay.task_of(later)]
+            assert place[earlier] < place[later]
             pairs += 1
     assert pairs > 20
 
@@ -76,7 +76,7 @@ def test_changed_lists_can_run(first: int) -> None:
         costs, order = costs_of(plan), random_order(plan, 3, Random(seed))
         replay = Replay(costs, m, order)
         for later, earlier in busy_before(replay).items():
-            one, two = replay.task_of(earlier), replay.task_of(later)
+            one, two = earlier, later
             assert costs.units.device(one) == costs.units.device(two)
             assert replay.jobs[earlier].end_s == replay.jobs[later].start_s
             changed = moves._Moves(costs, order).put_before(order, two, one)

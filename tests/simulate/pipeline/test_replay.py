@@ -34,7 +34,7 @@ def assert_as_naive(seed: int, pipeline: Pipeline) -> int:
     replay, naive = Replay(costs, pipeline.microbatches, pipeline.order), Naive(pipeline)
     assert replay.makespan_s == pytest.approx(naive.run(), rel=1e-9), seed
     for task in pipeline.order:
-        job = replay.jobs[replay.number_of(task)]
+        job = replay.jobs[task]
         assert job.start_s == pytest.approx(naive.starts[task], rel=1e-9), (seed, task)
         assert job.end_s == pytest.approx(naive.ends[task], rel=1e-9), (seed, task)
     assert shortest_pipeline_s(costs, pipeline.microbatches) <= replay.makespan_s * (1 + 1e-9), seed
@@ -50,5 +50,5 @@ def test_the_host_stays_near() -> None:
         for position, task in enumerate(pipeline.order):
             device, now_s = pipeline.units.device(task), replay.issue_s[position]
             before = [other for other in pipeline.order[:position] if pipeline.units.device(other) == device]
-            open_ = [other for other in before if replay.jobs[replay.number_of(other)].end_s > now_s]
+            open_ = [other for other in before if replay.jobs[other].end_s > now_s]
             assert len(open_) < AHEAD

@@ -11,7 +11,6 @@ from baechi.simulate.pipeline.ordering.choose import (
     best_of,
     evaluated,
     fastest_of,
-    front,
     textbook,
 )
 from baechi.simulate.pipeline.ordering.improve import improved
@@ -31,7 +30,6 @@ __all__ = [
     "costs_of",
     "evaluated",
     "fastest_of",
-    "front",
     "improved",
     "ordered",
     "pipeline_of",

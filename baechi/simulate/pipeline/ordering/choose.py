@@ -69,7 +69,7 @@ def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
     if order is None:
         for line in lines:
             for place, task in enumerate(line):
-                ranks[_number(costs, task)] = (place,)
+                ranks[costs.units.number(task)] = (place,)
         order = tuple(Listed(costs, microbatches, ranks, no_limits, in_code_order=True).start_s)
     return evaluated(costs, microbatches, name, (), order)
 
@@ -150,22 +150,6 @@ def fastest_of(costs: Sequence[PipelineCosts], microbatches: int, *, quick: bool
     return place, tried
 
 
-def front(found: Sequence[Tried]) -> list[Tried]:
-    """Those that no other beats in both time and bytes of the fullest device, fastest first.
-
-    Args:
-        found: orders.
-    """
-    kept: list[Tried] = []
-    for tried in sorted(found, key=lambda tried: (tried.step_s, max(tried.peak_bytes))):
-        if kept and max(tried.peak_bytes) >= max(kept[-1].peak_bytes):
-            continue
-        if kept and tried.step_s <= kept[-1].step_s * (1 + _ROUNDING):
-            kept.pop()
-        kept.append(tried)
-    return kept
-
-
 def evaluated(
     costs: PipelineCosts, microbatches: int, rule: str, limits: tuple[int, ...], order: Sequence[Task]
 ) -> Tried:
@@ -214,12 +198,6 @@ def _issued(costs: PipelineCosts, microbatches: int, schedule: Listed) -> tuple[
         return merged(costs.units, names, microbatches, schedule.lines, schedule.start_s)
     except PlanError:
         return None
-
-
-def _number(costs: PipelineCosts, task: Task) -> int:
-    runs = len(costs.units.stage_of_run)
-    width = runs + (len(costs.units.device_of) if costs.units.training else 0)
-    return task.microbatch * width + task.unit + (runs if task.phase == "backward" else 0)
 
 
 def _rank(tried: Tried) -> tuple[bool, float]:

@@ -8,22 +8,23 @@ A step gets shorter only if on such a way a task comes before another one that k
 
 from baechi.cost.channel import Channels
 from baechi.cost.clock import COMPUTE, Job
+from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.replay import Replay
 
 
-def busy_before(replay: Replay) -> dict[int, int]:
+def busy_before(replay: Replay) -> dict[Task, Task]:
     """Tasks for which the end of the step waits, and which waited for their device.
 
     Args:
         replay: a list, replayed.
 
     Returns:
-        By number of such a task, that of the one for which it waited; the later ones of the step first.
+        By such a task, the one for which it waited; the later ones of the step first.
     """
     jobs, queued = replay.jobs, _queued(replay)
     last_s = max([job.end_s for job in jobs.values()])
-    waiting = [number for number, job in jobs.items() if job.end_s == last_s]
-    found, seen = dict[int, int](), set[int]()
+    waiting = [task for task, job in jobs.items() if job.end_s == last_s]
+    found, seen = dict[Task, Task](), set[Task]()
     while waiting:
         task = waiting.pop()
         if task in seen:

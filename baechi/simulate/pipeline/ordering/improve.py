@@ -101,8 +101,7 @@ class _Improvement:
             if limits not in networks:
                 networks[limits] = Network(self._costs, self._microbatches, limits)
             self._networks.append(networks[limits])
-            replay = Replay(self._costs, self._microbatches, seed.order)
-            self._drafts.append((replay.makespan_s, replay.start_s))
+            self._drafts.append(self._played(Replay(self._costs, self._microbatches, seed.order)))
         chance, gained = Random(0), 0
         for number, way in enumerate(self._ways(chance)):
             before_s = self._best.step_s
@@ -167,12 +166,17 @@ class _Improvement:
             if made.fits:
                 self._best = made
                 self._better.append(made)
-        return replay.makespan_s, replay.start_s
+        return self._played(replay)
+
+    def _played(self, replay: Replay) -> Draft:
+        number = self._costs.units.number
+        start_s = {number(task): job.start_s for task, job in replay.jobs.items()}
+        return replay.makespan_s, [start_s[task] for task in range(len(start_s))]
 
     def _order(self, start_s: Sequence[float], keeps_lines: bool) -> tuple[Task, ...] | None:
         """One list for the host; None if the code contradicts the devices' orders."""
         units, names = self._costs.units, self._costs.cluster.names
-        starts = dict(zip(_tasks(self._costs, self._microbatches), start_s, strict=True))
+        starts = {units.task(number): begin_s for number, begin_s in enumerate(start_s)}
         lines: list[list[Task]] = [[] for _ in names]
         for task in sorted(starts, key=starts.__getitem__):
             lines[units.device(task)].append(task)
@@ -180,17 +184,3 @@ class _Improvement:
             return merged(units, names, self._microbatches, lines, starts, keeps_lines=keeps_lines)
         except PlanError:
             return None
-
-
-def _tasks(costs: PipelineCosts, microbatches: int) -> list[Task]:
-    """The tasks by number."""
-    runs = range(len(costs.forward_s))
-    stages = range(len(costs.backward_s) if costs.units.training else 0)
-    return [
-        task
-        for microbatch in range(microbatches)
-        for task in [
-            *[Task("forward", microbatch, run) for run in runs],
-            *[Task("backward", microbatch, stage) for stage in stages],
-        ]
-    ]

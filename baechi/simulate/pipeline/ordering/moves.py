@@ -57,7 +57,7 @@ def moved(
             break
         if busy and chance.random() < _CRITICAL:
             task = chance.choice(list(busy))
-            changed = moves.put_before(order, current.task_of(task), current.task_of(busy[task]))
+            changed = moves.put_before(order, task, busy[task])
         else:
             changed = moves.any_moved(order, chance)
         if changed is None or (asks and not _keeps(costs, changed, most)):

@@ -126,14 +126,13 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
     issue_s = [max(0.0, time_s - lead_s) for time_s in replay.issue_s or [0.0]]  # of a graph without layers
     spans = []
     for task in pipeline.order:
-        job = replay.jobs[replay.number_of(task)]
+        job = replay.jobs[task]
         where = names[pipeline.units.device(task)]
         when = job.start_s - lead_s, job.end_s - lead_s
         spans.append(
             Span("compute", _first_layer(pipeline, task), where, *when, task.phase, 0, task.microbatch)
         )
-    for job, send, number in replay.sent:
-        task = replay.task_of(number)
+    for job, send, task in replay.sent:
         link = f"{ends[send.source]}>{ends[send.target]}"
         when = job.start_s - lead_s, job.end_s - lead_s
         spans.append(
