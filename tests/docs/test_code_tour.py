@@ -34,7 +34,7 @@ class Branches(nn.Module):
 
 
 def tables() -> list[list[tuple[str, str]]]:
-    """By table of the walks whose rows are numbered: file and function that each row names first."""
+    """By table of the page whose rows are numbered: file and function that each row names first."""
     found: list[list[tuple[str, str]]] = []
     for line in page("docs/code-tour.md").splitlines():
         number = re.match(r"\| (\d+) \|", line)
