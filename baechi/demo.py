@@ -119,7 +119,7 @@ def run(console: Console) -> bool:
         "\nWith your model, on your GPUs:\n\n"
         "    import baechi\n"
         "    model = baechi.distribute(model, batch, optimizer=optimizer)\n\n"
-        "and your training loop stays as it is. docs/quick-start.md tells more.",
+        "and your training loop stays as it is. docs/tutorial.md tells more.",
     )
     return same
 

@@ -1,4 +1,6 @@
-"""The test accelerator: a torch device type of its own, `toy`, in host memory. See docs/test-accelerator.md.
+"""The test accelerator: a torch device type of its own, `toy`, in host memory.
+
+See docs/design/test-accelerator.md.
 
 from accelerator import ToyMachine, why_not
 

@@ -1,5 +1,5 @@
 // The machine behind the test accelerator: streams, events, memory, and who is ordered with whom.
-// Nothing of torch in here. See docs/test-accelerator.md for what it models.
+// Nothing of torch in here. See docs/design/test-accelerator.md for what it models.
 //
 //   submit(stream, task) ──▶ queue of the stream ──▶ runs later, in any order that the waits allow
 //                      └──▶ clocks: is each access ordered after the last ones?   (at once)

@@ -1,9 +1,12 @@
 """The pages of the documentation, and the blocks of code in them."""
 
+import contextlib
+import io
 import os
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 _FIGURE = re.compile(r"\d+\.\d+(?:e[+-]\d+)?|\d+")
 
@@ -20,6 +23,28 @@ def blocks(name: str, *languages: str) -> list[tuple[str, str]]:
     """Language and code of a page's blocks, in order."""
     which = "|".join(languages)
     return re.findall(rf"^```({which})\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
+
+
+def recipes() -> dict[str, str]:
+    """By title, the programs of the guide that train: one below each heading of "In your training script"."""
+    (text,) = re.findall(
+        r"^## In your training script\n(.*?)(?=^## )", page("docs/guide.md"), re.DOTALL | re.MULTILINE
+    )
+    sections = re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", text, re.DOTALL | re.MULTILINE)
+    programs = {
+        title: re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        for title, text in sections
+    }
+    assert all(len(found) == 1 for found in programs.values()), programs
+    return {title: found[0] for title, found in programs.items()}
+
+
+def printed_by(program: str, names: dict[str, Any]) -> str:
+    """Run a program, and return what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, names)
+    return printed.getvalue()
 
 
 def name_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import PAGES, ROOT, check_figures, name_of
+from docs.pages import PAGES, ROOT, blocks, check_figures, name_of, page
 from rich.console import Console
 
 import baechi
@@ -20,8 +20,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 def test_the_placer_of_the_docs_places() -> None:
     """The file that the page on placers shows is a placer; the line has the registry's form."""
-    page = (ROOT / "docs/adding-a-placer.md").read_text()
-    file, line = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    file, line = (code for _, code in blocks("docs/placers.md", "python"))
     names: dict[str, Any] = {}
     exec(file, names)
     model, inputs = zoo.transformer("small")
@@ -62,10 +61,18 @@ def test_links(page: Path) -> None:
             assert heading in anchors, target
 
 
+def test_the_index_lists_each_page() -> None:
+    """By three groups, once each; there are at most twenty beside it, so that each is found."""
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    groups = re.findall(r"^:caption: (\w+)\n\n(.*?)```", page("docs/index.md"), re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in groups] == ["Start", "Use", "Understand"]
+    assert sorted(" ".join(listed for _, listed in groups).split()) == sorted({*pages, "design/index"})
+    assert len(pages) <= 20
+
+
 def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     """The two programs of the page run; the second one is told of its race."""
-    page = (ROOT / "docs/emulated-cluster.md").read_text()
-    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for _, program in blocks("docs/emulated-cluster.md", "python"):
         exec(program, {})
     assert "add_ on stream cpu:0/side writes memory that" in capsys.readouterr().out
 
@@ -73,13 +80,12 @@ def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.full
 def test_the_reports_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     """What the page on reports shows is what its program prints."""
-    page = (ROOT / "docs/reports.md").read_text()
     names: dict[str, Any] = {}
     printed = []
-    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for _, program in blocks("docs/reports.md", "python"):
         exec(program, names)
         printed.append(capsys.readouterr().out)
-    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    shown = [block for _, block in blocks("docs/reports.md", "text")]
     assert len(shown) == len(printed) == 2
     for block, output in zip(shown, printed, strict=True):
         check_figures("docs/reports.md", block, output)
@@ -87,9 +93,9 @@ def test_the_reports_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_readme_snippets_are_python() -> None:
     """Every Python block of every page compiles."""
-    for page in PAGES:
-        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-            compile(block if not block.startswith("    ") else f"x = {{\n{block}}}", str(page), "exec")
+    for path in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            compile(block if not block.startswith("    ") else f"x = {{\n{block}}}", str(path), "exec")
 
 
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:

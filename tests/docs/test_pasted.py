@@ -1,11 +1,11 @@
 """The blocks of the first pages can be pasted one after the other."""
 
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
 import torch
-from docs.pages import blocks
+from docs.pages import blocks, check_figures, page, printed_by
 from torch import Tensor, nn
 
 import baechi
@@ -32,20 +32,40 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(baechi.Cluster, "discover", lambda *_, **__: emulated)
 
 
-def paste(page: str, names: dict[str, Any]) -> int:
-    """Run a page's blocks in order in one namespace; how many there are."""
-    pasted = [code for _, code in blocks(page, "python")]
-    for number, code in enumerate(pasted, 1):
-        exec(compile(code, f"{page}, block {number}", "exec"), names)
-    return len(pasted)
+@pytest.mark.full
+def test_the_tutorial(no_gpu_needed: None) -> None:
+    """Nothing is given. All of it prints what the page shows; two devices find the losses of one."""
+    names: dict[str, Any] = {}
+    printed = [""]
+    compared = 0
+    for language, code in blocks("docs/tutorial.md", "python", "text"):
+        if language == "python":
+            printed.append(printed_by(code, names))
+        else:
+            compared += 1
+            check_figures("docs/tutorial.md", code, printed[-1])
+    assert compared == 9
+    assert len(printed) - 1 == 13
+    assert printed[1] == printed[2]
 
 
-def test_the_quick_start(no_gpu_needed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is given: the page says all that it needs."""
-    monkeypatch.chdir(tmp_path)
-    assert paste("docs/quick-start.md", {}) > 5
+def test_the_tutorial_on_gpus(no_gpu_needed: None) -> None:
+    """Given the page's model and its batch."""
+    (_, model), *_ = blocks("docs/tutorial.md", "python")
+    names: dict[str, Any] = {"baechi": baechi}
+    printed_by(model.partition("def train(")[0], names)
+    names |= {"model": names["TwoTowers"](), "batch": (torch.randn(128, 512), torch.randn(128, 300))}
+    text = page("docs/tutorial.md").partition("\n## On your GPUs\n")[2]
+    pasted = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    for code in pasted:
+        printed_by(code, names)
+    assert len(pasted) == 4
 
 
 def test_the_readme(no_gpu_needed: None) -> None:
     """Given a model and its batch, which a reader has."""
-    assert paste("README.md", {"model": Translator(), "batch": torch.zeros(4, 3, dtype=torch.long)}) > 0
+    names: dict[str, Any] = {"model": Translator(), "batch": torch.zeros(4, 3, dtype=torch.long)}
+    pasted = blocks("README.md", "python")
+    for _, code in pasted:
+        printed_by(code, names)
+    assert pasted

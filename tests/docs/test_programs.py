@@ -1,14 +1,12 @@
-"""The programs of the documentation run, and print what stands below them."""
+"""The short programs of the guide, and of its neighbours, run line by line."""
 
 import ast
-import contextlib
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from docs.pages import blocks, check_figures
+from docs.pages import blocks, printed_by, recipes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -17,29 +15,6 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 import baechi
 
 pytestmark = pytest.mark.full
-
-
-def printed_by(program: str, names: dict[str, Any]) -> str:
-    """Run a program, and return what it printed."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(program, names)
-    return printed.getvalue()
-
-
-def test_the_tutorial() -> None:
-    """All of it, in order; the losses on two devices are those on one."""
-    names: dict[str, Any] = {}
-    printed = [""]
-    compared = 0
-    for language, code in blocks("docs/tutorial.md", "python", "text"):
-        if language == "python":
-            printed.append(printed_by(code, names))
-        else:
-            compared += 1
-            check_figures("docs/tutorial.md", code, printed[-1])
-    assert compared == len(printed) - 1 == 9
-    assert printed[1] == printed[2]
 
 
 class Translator(nn.Module):
@@ -70,7 +45,7 @@ def given() -> dict[str, Any]:
     """What the snippets take for granted."""
     ids = torch.zeros(2, 3, dtype=torch.long)
     by_count: dict[str, Any] = {}
-    exec(blocks("docs/adding-a-placer.md", "python")[0][1], by_count)
+    exec(blocks("docs/placers.md", "python")[0][1], by_count)
     return {
         "baechi": baechi,
         "torch": torch,
@@ -86,8 +61,9 @@ def given() -> dict[str, Any]:
 
 SNIPPETS = [
     (name, number, code)
-    for name in ("docs/guide.md", "docs/slow-step.md")
+    for name in ("docs/guide.md", "docs/troubleshooting.md")
     for number, (_, code) in enumerate(blocks(name, "python"))
+    if code not in recipes().values()
 ]
 
 
@@ -104,7 +80,7 @@ def test_the_snippets(
     Path("folder/of/the/checkpoint").mkdir(parents=True)
     save_file(LlamaForCausalLM(TINY).state_dict(), "folder/of/the/checkpoint/model.safetensors")
     baechi.place(baechi.profile(model, batch, cluster=cluster), cluster).save("plan.json")
-    if name == "docs/slow-step.md":
+    if name == "docs/troubleshooting.md":
         baechi.distribute(model, batch, cluster=cluster)
         with cluster:
             model(batch)

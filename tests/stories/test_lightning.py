@@ -1,12 +1,11 @@
 """A story: Lightning trains over two devices, validates, and resumes from its own checkpoint on three."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from docs.pages import page
+from docs.pages import recipes
 from stories.weights import assert_same_weights
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -60,12 +59,10 @@ def loader(seed: int) -> DataLoader[Any]:
 
 def placed_strategy() -> Any:
     """The strategy that the page shows, taken from there."""
-    program = re.search(
-        r"\n## Lightning\n.*?```python\n(.*?)\n\n\nmodel = ", page("docs/how-to.md"), re.DOTALL
-    )
-    assert program is not None
+    strategy, separator, _ = recipes()["Lightning"].partition("\n\n\nmodel = ")
+    assert separator
     names: dict[str, Any] = {}
-    exec(program[1], names)
+    exec(strategy, names)
     return names["PlacedStrategy"](device=torch.device("cpu"))
 
 

@@ -36,7 +36,9 @@ def main() -> None:
     table = commands.add_parser("table", help="put what came out into the page")
     table.add_argument("--out", type=Path, default=Path("wild.jsonl"), help="what `run` kept")
     table.add_argument("--of", choices=list(_TRIED), default="run", help="the command that kept it")
-    table.add_argument("--page", type=Path, default=Path("docs/wild.md"), help="the page with the table")
+    table.add_argument(
+        "--page", type=Path, default=Path("docs/tested-models.md"), help="the page with the table"
+    )
     dry = commands.add_parser("dry", help="run models dry beside the same steps with values")
     dry.add_argument("packages", metavar="library", nargs="*", default=list(LIBRARIES), help="packages")
     dry.add_argument("--start", type=int, default=0, help="the first model")

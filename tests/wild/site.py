@@ -24,9 +24,9 @@ def missing() -> str | None:
     """Why nothing can be tried, or None."""
     folder = os.environ.get(SITE)
     if not folder:
-        return f"{SITE} is not set: it names the folder with the packages to try (docs/wild.md)"
+        return f"{SITE} is not set: it names the folder with the packages to try (docs/tested-models.md)"
     if not Path(folder).is_dir():
-        return f"{SITE} is {folder!r}, which is no folder (docs/wild.md says how to make it)"
+        return f"{SITE} is {folder!r}, which is no folder (docs/tested-models.md says how to make it)"
     return None
 
 

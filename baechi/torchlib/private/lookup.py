@@ -118,7 +118,7 @@ def _noted(path: str, purpose: str, present: bool, value: Any, otherwise: Any) -
         return value
     if path not in _missing:
         logger.warning(
-            "torch %s has no %s, which baechi needs to %s: docs/torch-versions.md says what works without it",
+            "torch %s has no %s, which baechi needs to %s: docs/tested-models.md says what works without it",
             torch.__version__,
             path,
             purpose,
@@ -130,7 +130,7 @@ def _noted(path: str, purpose: str, present: bool, value: Any, otherwise: Any) -
 def _error(path: str, purpose: str) -> BaechiError:
     return BaechiError(
         f"torch {torch.__version__} has no {path}, which baechi needs to {purpose}: use a version of torch "
-        "that has it (docs/torch-versions.md lists those that were tried), or leave out what asks for it"
+        "that has it (docs/tested-models.md lists those that were tried), or leave out what asks for it"
     )
 
 

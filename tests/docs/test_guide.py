@@ -1,6 +1,5 @@
-"""The how-tos run with the real packages, and train what they train without baechi."""
+"""The guide's training scripts run with the real packages, and train what they train without baechi."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from docs.pages import page
+from docs.pages import recipes
 from process_group import process_group
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -20,10 +19,7 @@ pytestmark = pytest.mark.full
 
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
 
-SECTIONS = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page("docs/how-to.md"), re.DOTALL | re.MULTILINE)
-PROGRAMS = {
-    title: re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for title, text in SECTIONS
-}
+PROGRAMS = recipes()
 
 
 class Towers(nn.Module):
@@ -116,12 +112,11 @@ def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:
 
 
 @pytest.mark.parametrize("title", PROGRAMS)
-def test_how_to(title: str, group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe(title: str, group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights after the program are those that it makes of the plain model."""
     monkeypatch.chdir(tmp_path)
-    (program,) = PROGRAMS[title]
-    plain = trained(program, lambda model, batch, **options: model)
-    model = trained(program, spread)
+    plain = trained(PROGRAMS[title], lambda model, batch, **options: model)
+    model = trained(PROGRAMS[title], spread)
     assert len(baechi.plan_of(model).devices_used) == 2
     expected, found = plain.state_dict(), model.state_dict()
     assert expected.keys() == found.keys()

@@ -1,4 +1,4 @@
-"""Write the page on the format of files, from the fields of records: `python docs/format.py`."""
+"""Write the page on the format of files, from the fields of records: `python docs/design/format.py`."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ SECTIONS: tuple[tuple[str, str, Any], ...] = (
 HEAD = f"""# Files
 
 `save` writes a graph, cluster, plan, pipeline or timeline as JSON; `load` reads it. This page is made of the
-fields that the classes declare (`python docs/format.py`), as is all that reads, checks and writes.
+fields that the classes declare (`python docs/design/format.py`), as is all that reads, checks and writes.
 
 A file is one object: `"baechi"` says of which kind it is, `"schema"` is {files.SCHEMA}, and the rest are the
 fields below. It is read by these rules:

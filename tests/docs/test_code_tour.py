@@ -1,4 +1,4 @@
-"""The walks are true: a run enters the functions that they name, in their order."""
+"""The code tour is true: a run enters the functions that they name, in their order."""
 
 import ast
 import re
@@ -34,9 +34,9 @@ class Branches(nn.Module):
 
 
 def tables() -> list[list[tuple[str, str]]]:
-    """By table of the walks whose rows are numbered: file and function that each row names first."""
+    """By table of the page whose rows are numbered: file and function that each row names first."""
     found: list[list[tuple[str, str]]] = []
-    for line in page("docs/walks.md").splitlines():
+    for line in page("docs/code-tour.md").splitlines():
         number = re.match(r"\| (\d+) \|", line)
         named = NAMED.search(line)
         if number is not None and number[1] == "1":
@@ -87,7 +87,7 @@ def names_in(file: str) -> set[str]:
 
 def test_functions_exist() -> None:
     """What stands behind a file is in that file, also in rows that name several."""
-    named = NAMED.findall(page("docs/walks.md"))
+    named = NAMED.findall(page("docs/code-tour.md"))
     assert len(named) > 40
     for file, name in named:
         assert name in names_in(file), f"{file} has no {name}"
