@@ -82,7 +82,8 @@ class IndexedPlan:
             cluster: the devices.
             optimizer: as for `of`.
         """
-        knows_host = any([data.get("host_forward_s") for _, data in graph.nodes(data=True)])
+        says = graph.says("host_forward_s")
+        knows_host = says and any([costs.host_forward_s for _, costs in graph.placed_costs()])
         indexed = IndexedGraph.of(graph, alone=knows_host)
         parts = footprints_of(graph, indexed.costs, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)

@@ -97,8 +97,9 @@ def test_results_are_in_order_whatever_is_done_first() -> None:
 
 
 def test_after_a_failure_nothing_new_starts_and_what_runs_ends() -> None:
-    scheduler = Watched(1)
-    Held.waits, Held.fails = {0: scheduler.seen}, {1: Diverged([1])}
+    scheduler, begun = Watched(1), threading.Event()
+    Held.begun = {0: begun}
+    Held.waits, Held.fails = {0: scheduler.seen, 1: begun}, {1: Diverged([1])}
     threads = threading.active_count()
     model = baechi.dispatch(Held(), scheduler, workers="thread", out=("cat", 0))
     with pytest.raises(Diverged) as raised:
@@ -112,7 +113,7 @@ def test_after_a_failure_nothing_new_starts_and_what_runs_ends() -> None:
     assert not raised.value.recoverable  # type: ignore[attr-defined]
     assert set(Held.seen) <= {0, 1, 2, 3}  # those that a worker had
     assert 0 in Held.seen
-    Held.waits, Held.fails = {}, {}
+    Held.begun, Held.waits, Held.fails = {}, {}, {}
     assert torch.equal(model(X), X * 2)
     assert threading.active_count() == threads
 
