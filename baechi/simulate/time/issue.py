@@ -82,7 +82,6 @@ class _Issuing:
         self._works: dict[int, Job] = {}
         self._moves: dict[int, Job] = {}
         self._newest: dict[int, Job] = {}  # by device, its newest work
-        self._on_pair: dict[tuple[int, int], Job] = {}  # one copy stream for each pair of devices
         self._arriving: defaultdict[int, list[Job]] = defaultdict(list)  # by device: its next work waits
         self._given: defaultdict[int, list[Job]] = defaultdict(list)  # by layer, where streams do not order
 
@@ -103,13 +102,10 @@ class _Issuing:
         """Submit a transfer: its producers are over."""
         transfer = self._transfers[number]
         waits = [self._works[layer] for layer in transfer.producers]
-        pair = transfer.source, transfer.target
-        if self._stage.knows_host:  # work on one stream runs in the order of issue
-            if pair in self._on_pair:
-                waits.append(self._on_pair[pair])
-            if transfer.producers:
-                waits.append(self._newest[transfer.source])
-        job = self._on_pair[pair] = self._moves[number] = Job(*pair, transfer.size_bytes)
+        if self._stage.knows_host and transfer.producers:
+            # behind all that was issued to the source before: so transfers of a pair keep the order of issue
+            waits.append(self._newest[transfer.source])
+        job = self._moves[number] = Job(transfer.source, transfer.target, transfer.size_bytes)
         self._clock.submit(job, begins_s, waits)
 
     def _receive(self, number: int, layer: int) -> None:
