@@ -9,7 +9,7 @@ from baechi.cost.indexed import FROM_HOST, IndexedGraph
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.memory import Footprint, footprints_of, saved_returned_bytes
 from baechi.cost.own_work import OwnWork
-from baechi.records import Cluster, Device, LayerGraph, Plan
+from baechi.records import Cluster, Device, HostCosts, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
 from baechi.simulate.issue_bounds import additions
@@ -187,6 +187,11 @@ class IndexedPlan:
     def launch_s(self) -> float:
         """What the host takes to issue one kernel; 0 where the graph does not say what it takes."""
         return self.cluster.launch_s if self.knows_host else 0.0
+
+    @property
+    def host_costs(self) -> HostCosts:
+        """What the runtime's own work takes of the host; nothing if graph or cluster does not say."""
+        return (self.cluster.host if self.knows_host else None) or HostCosts()
 
     @cached_property
     def queues(self) -> list[list[int]]:

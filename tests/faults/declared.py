@@ -286,7 +286,7 @@ SIMULATOR = (
         "Predicted steps are shorter than those that run.",
         "baechi.simulate.time.issue",
         "        waits = self._arriving.pop(device, [])\n",
-        "        waits = [] if self._arriving.pop(device, []) else []\n",
+        "        waits: list[Job] = []\n",
         default=("simulate/time/test_spans.py::test_as_the_rules_read",),
     ),
     Fault(

@@ -56,8 +56,10 @@ def test_turns(seed: int) -> None:
         assert not run.waiting, (order, taken)
         for device, queue in order.queues().items():
             assert run.launched_on(device) == [layer for layer in queue if layer in taken], (order, taken)
-        rule = [is_not_waiting(order, taken[:place], layer) for place, layer in enumerate(taken, 1)]
-        assert run.waited == [layer for layer, clear in zip(taken, rule, strict=True) if not clear]
+        held = [
+            layer for place, layer in enumerate(taken, 1) if not is_not_waiting(order, taken[:place], layer)
+        ]
+        assert run.waited == held, (order, taken)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

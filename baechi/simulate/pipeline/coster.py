@@ -6,7 +6,6 @@ from functools import partial
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records.cluster import Cluster
-from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
@@ -50,8 +49,7 @@ class PipelineCoster:
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
         runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too
         run_of = [units.run_of[node] for node in self._node]
-        host = self.cluster.host or HostCosts()
-        task_s = host.task_s * plan.knows_host
+        task_s = plan.host_costs.task_s
         waits = waits_of(plan, run_of)
         counter = SecondsCounter(plan, units, task_s)
         again = self._count(plan, units, run_of, waits, counter).again
@@ -66,7 +64,7 @@ class PipelineCoster:
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=task_s,
-            transfer_s=host.transfer_s * plan.knows_host,
+            transfer_s=plan.host_costs.transfer_s,
             count_bytes=partial(bytes_of, plan, units, run_of, self._weights_part),
             pieces=again.pieces,
             handed_on=self._handed_on(again),
@@ -93,8 +91,7 @@ class PipelineCoster:
         own = [layer for layer, devices in waits.items() if plan.device_of[layer] in devices]
         counter.forward([(layer, run_of[layer]) for layer in layers], set(own))
         stage_of = [units.stage_of_run[run] if run >= 0 else run for run in run_of]
-        host = self.cluster.host or HostCosts()
-        send_s = (self.cluster.launch_s + host.transfer_s) * plan.knows_host
+        send_s = plan.launch_s + plan.host_costs.transfer_s
         running = RunningAgain(
             Torn(self._regions, plan, stage_of), plan, units, counter, self._travel_s, send_s
         )
@@ -134,8 +131,7 @@ class PipelineCoster:
     ) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)
         sending_s = self._sending_s(plan, costs, run_of, made)
-        each_s = self.cluster.launch_s * plan.knows_host
-        node_s = plan.own.node_s * plan.knows_host
+        each_s, node_s = plan.launch_s, plan.own.node_s
         own_s = costs.transfer_s  # autograd records none
         for tensor, maker in enumerate(indexed.source):
             source = host if maker == FROM_HOST else plan.device_of[maker]
@@ -194,8 +190,8 @@ class PipelineCoster:
         return Closing(
             self.cluster,
             self._links,
-            self.cluster.launch_s * plan.knows_host,
-            (self.cluster.host or HostCosts()).transfer_s * plan.knows_host,
+            plan.launch_s,
+            plan.host_costs.transfer_s,
             [(plan.device_of[one.maker], one.size_bytes, one.is_loss) for one in self.indexed.returned],
             not self.indexed.outputs_stay,
             gradients,

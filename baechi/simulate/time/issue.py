@@ -182,7 +182,7 @@ class Forward(_Issuing):
                 for reader in self._transfers[number].consumers:
                     self._receive(number, reader)
         self._clock.finish_all()
-        over_s = self.now_s if self._stage.knows_host else 0.0
+        over_s = self.now_s
         for place, transfer in enumerate(self.fetched):  # one after the other
             job = Job(transfer.source, transfer.target, transfer.size_bytes)
             self._moves[len(self._transfers) + place] = job

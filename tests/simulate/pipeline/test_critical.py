@@ -13,7 +13,7 @@ from baechi.records import Link, Plan
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.dependencies import in_flight, order_faults
 from baechi.simulate.pipeline import Replay, all_tried, costs_of
-from baechi.simulate.pipeline.ordering import moves
+from baechi.simulate.pipeline.ordering import critical, moves
 from baechi.simulate.pipeline.ordering.critical import busy_before
 
 
@@ -46,6 +46,7 @@ def test_over_a_queue_of_a_link() -> None:
     makers = [Task("forward", microbatch, 0) for microbatch in range(2)]
     assert two.start_s == one.end_s > replay.jobs[makers[1]].end_s
     assert makers[1] not in busy_before(replay)
+    assert critical._queued(replay)[two] is one and replay.maker_of(one) == makers[0]
 
 
 def test_tasks_without_duration_keep_their_places() -> None:
@@ -75,10 +76,9 @@ def test_changed_lists_can_run(first: int) -> None:
         plan, m = random_pipeline(seed).plan, 3
         costs, order = costs_of(plan), random_order(plan, 3, Random(seed))
         replay = Replay(costs, m, order)
-        for later, earlier in busy_before(replay).items():
-            one, two = earlier, later
+        for two, one in busy_before(replay).items():
             assert costs.units.device(one) == costs.units.device(two)
-            assert replay.jobs[earlier].end_s == replay.jobs[later].start_s
+            assert replay.jobs[one].end_s == replay.jobs[two].start_s
             changed = moves._Moves(costs, order).put_before(order, two, one)
             if changed is not None:
                 assert changed.index(two) < changed.index(one)

@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 
 from baechi.cost.machine import paced_s
 from baechi.cost.roofline import Work
-from baechi.records.device import HostCosts
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
@@ -85,7 +84,7 @@ class SecondsCounter:
 
     def __init__(self, plan: IndexedPlan, units: Units, task_s: float) -> None:
         self._plan, self._units = plan, units
-        self._launch_s = plan.cluster.launch_s
+        self._launch_s = plan.launch_s
         runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too
         self.seconds = TaskSeconds(
             *([0.0] * runs, [0.0] * stages, [0.0] * stages),
@@ -146,9 +145,9 @@ class SecondsCounter:
         """
         plan, units, seconds = self._plan, self._units, self.seconds
         backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
-        of_weights_s = (plan.cluster.host or HostCosts()).weights_s * plan.knows_host
+        of_weights_s = plan.host_costs.weights_s
         for stage in losses:  # that gradient is one kernel
-            seconds.host_backward_s[stage] += self._launch_s * plan.knows_host
+            seconds.host_backward_s[stage] += self._launch_s
         for layer, stage in layers:
             adding, found = stage, plan.indexed.costs[layer]
             part = weights_part[layer] if stage in units.weights_stage else 0.0
@@ -189,7 +188,7 @@ class SecondsCounter:
         seconds, paced = self.seconds, self.seconds.paced_adding_s
         added = Work.of_additions(found)
         add_s = added.moved_bytes / bytes_per_s if bytes_per_s else 0.0
-        issue_s = self._launch_s * added.kernels if self._plan.knows_host else 0.0
+        issue_s = self._launch_s * added.kernels
         begin_s = seconds.host_backward_s[stage] + seconds.add_host_s[stage]
         paced[stage] = paced_s(paced[stage], begin_s, issue_s, add_s, self._launch_s)
         seconds.add_s[stage] += add_s

@@ -58,7 +58,7 @@ class MovedSums:
             return 0.0, 0.0
         plan = self._plan
         rate = plan.cluster.devices[plan.device_of[layer]].bytes_per_s
-        host_s = work.kernels * plan.cluster.launch_s * plan.knows_host
+        host_s = work.kernels * plan.launch_s
         return host_s, work.moved_bytes / rate if rate else 0.0
 
 
