@@ -30,7 +30,6 @@ FLOORS = {
     "report": 3,
     "dispatch": 3.5,
     "verbs": 4,
-    "bench": 5,
     "demo": 5,
     "selftest": 5,
     "cli": 5,

@@ -5,6 +5,7 @@ Out:   what the library returns, as text or files; exit codes.
 Start: this file, then `planning`.
 """
 
+import json
 from collections.abc import Callable
 from typing import Annotated
 
@@ -54,27 +55,27 @@ def demo() -> None:
 @app.command()
 @errors_printed
 def bench(
-    what: Annotated[str, typer.Argument(help="What to measure; without it, a list of what there is.")] = "",
+    what: Annotated[str, typer.Argument(help="What to measure: host.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, to see whether it works.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Measure the longer list of a bench.")] = False,
-    models: Annotated[str, typer.Option(help="A part of the list: models, with commas between.")] = "",
-    devices: Annotated[
-        str, typer.Option(help="A part of the list: how names of clusters begin, such as '4 equal'.")
-    ] = "",
 ) -> None:
-    """Measure what things cost, as figures of one run."""
-    from baechi.bench.registry import find
+    """Measure what the runtime takes of the host, on emulated devices, and on accelerators if there are any.
 
-    chosen = [[one for one in text.split(",") if one] for text in (models, devices)]
-    measure = find(what, full=full, models=chosen[0], devices=chosen[1])
-    with progress(f"measuring {what}"):
-        figures = measure(quick=quick)
-    if as_json or markdown:
-        print(figures.as_json() if as_json else figures.as_markdown())
+    Example: baechi bench host
+    """
+    if what != "host":
+        raise ValueError(
+            f"{f'there is no bench {what!r}' if what else 'say which bench'}: there is `host`; "
+            "the project's other benches run in a clone: PYTHONPATH=tests python -m benches"
+        )
+    from baechi.cli.host_costs import host_costs  # torch takes a while to load
+
+    with progress("measuring host"):
+        tables, body = host_costs(quick=quick)
+    if as_json:
+        print(json.dumps(body, indent=1))
     else:
-        Console().print(*map(DrawnTable, figures.shown()))
+        Console().print(*map(DrawnTable, tables))
 
 
 @app.command(name="selftest")

@@ -42,8 +42,8 @@ _WARM_UP = 3  # the first rounds fill caches
 def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = None) -> HostCosts:
     """Measure what torch and the runtime take of the host for each thing that they do.
 
-    Of the runtime what a chain of layers shows; the rest is as usual (`HostCosts.usual`). `baechi bench
-    witness` fits all of it to whole steps of models.
+    Of the runtime what a chain of layers shows; the rest is as usual (`HostCosts.usual`). The bench
+    `witness` (`tests/benches/`) fits all of it to whole steps of models.
 
     Args:
         rounds: how often each way runs; medians count.

@@ -223,8 +223,8 @@ class HostCosts:
 
         Those of the machine with an H200 in the project's benchmarks (16 cores, Python 3.12.3, torch 2.11.0):
         what forward and backward of BERT and ViT take there, less 5 us a launch, is 0.5 to 1.4 times what
-        these say, 0.9 in the middle. How it divides among kinds of work is from `baechi bench witness` on
-        two x86 cores with other work on them, which are as fast.
+        these say, 0.9 in the middle. How it divides among kinds of work is from the bench `witness` on two
+        x86 cores with other work on them, which are as fast.
         """
         return cls(
             view_s=5e-6,

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from benches.ablation import in_aim
 
 import baechi
 from architectures import OTHERS, OWN, Architecture
-from baechi.bench.ablation import in_aim
 from baechi.errors import DryRunError
 
 _PLACED = (("m-etf", 2), ("random:1", 2), ("random:1", 4))

@@ -114,7 +114,7 @@ ALL = [
     "links --cluster",
     "links -o nowhere/links.json", "clusters nowhere", "clusters 0xL4", "clusters 2xL4 2xL4", "nothing",
     "plac",
-    "--nothing", "bench nothing", "bench", "bench placers --models nothing", "bench placers --quick 3",
+    "--nothing", "bench nothing", "bench", "bench host --models nothing", "bench host --quick 3",
     "demo now",
     "profile targets.py:good -o nowhere/graph.json", "profile targets.py:good -o .",
     "profile targets.py:good",

@@ -30,7 +30,7 @@ def check(plan: Plan) -> None:
 def without_host(plan: Plan) -> Plan:
     """The plan without what a captured graph says of the host and of the runtime.
 
-    The rules that spans are held to here know nothing of either; tests/bench/test_truth.py holds those to
+    The rules that spans are held to here know nothing of either; tests/benches/test_truth.py holds those to
     what the emulated cluster does.
     """
     graph = plan.graph.copy()

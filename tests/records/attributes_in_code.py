@@ -17,7 +17,6 @@ RAW = {
     "measure/layers.py",
     "measure/scale.py",
     "verbs/fitting.py",
-    "bench/models/layered.py",
     "cost/indexed.py",
     "cost/recompute.py",
     "split/chains.py",

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from benches.models.runnable import Runnable, runnables
+from benches.truth import emulated, profiled
 from torch import nn
 
 import baechi
-from baechi.bench.models.runnable import Runnable, runnables
-from baechi.bench.truth import emulated, profiled
 from baechi.dispatch.schedulers.round_robin import RoundRobin
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records import Cluster, Device, HostCosts, Link, Plan

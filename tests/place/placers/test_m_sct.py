@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 import pulp
 import pytest
+from benches.models.layered import cluster_for, layered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import examples
@@ -17,7 +18,6 @@ from place.listing.timed import TWO, favourite_names, random_dag
 from place.placers.naive_sct import NaiveSCT
 from place.strategies import clusters, layer_graphs
 
-from baechi.bench.models.layered import cluster_for, layered
 from baechi.place import solver
 from baechi.place.ledger import open_ledger
 from baechi.place.listing import favourite_program

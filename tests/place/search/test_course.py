@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from benches.models.layered import cluster_for, layered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import examples
@@ -12,7 +13,6 @@ from place.graphs import BYTE_A_SECOND, cluster_of, graph_of
 from place.search.test_estimate import uneven
 from place.strategies import clusters, layer_graphs
 
-from baechi.bench.models.layered import cluster_for, layered
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.problem import Problem
 from baechi.place.search.estimating.compiled import Floats, Ints
