@@ -11,7 +11,18 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
-from baechi.records.schema import LONGEST, Name, few_of, form_of, in_words, malformed, refused, shown, within
+from baechi.records.schema import (
+    LONGEST,
+    Name,
+    few_of,
+    form_of,
+    in_words,
+    malformed,
+    readers,
+    refused,
+    shown,
+    within,
+)
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -57,6 +68,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         for source, target, attributes in graph.edges(data=True):
             layers.add_edges_from([(str(source), str(target), attributes)])
         layers.check()
+        layers._read_records()
         return layers
 
     @property
@@ -318,7 +330,16 @@ class LayerGraph(DiGraph, AbstractRecord):
             wrong.append((".graph" + path if key is None else f".{rows}[{index[key]}]{path}", what))
         if wrong:
             raise malformed(*wrong)
+        graph._read_records()
         return graph
+
+    def _read_records(self) -> None:
+        """Keep what nodes say of shards as it was read: a file may say 2.0 where it means 2."""
+        for name, read in readers(LayerCosts).items():
+            if name in ("splits", "tile"):
+                for _, data in self.nodes(data=True):
+                    if data.get(name) is not None:
+                        data[name] = read(data[name])
 
 
 _Fault = tuple[Any, str, str]

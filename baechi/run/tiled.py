@@ -21,6 +21,7 @@ from baechi.records.plan import Plan
 from baechi.run.model_runtime import ModelRuntime, OpenStep
 from baechi.run.state.regions import function_code
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
+from baechi.split.cuts import Cut, cuts_of
 from baechi.split.dimension import Given, SplitDimension, SplitRule
 from baechi.split.piecewise import WEIGHT_OPS
 from baechi.split.table import rule_named, rule_of
@@ -60,6 +61,7 @@ class Tiled:
         join: makes the output of theirs.
         weights: names of the layer's weights, in the order in which tiles take them.
         dimension: along which the layer is split.
+        cuts: by weight that is cut, where.
         joins: whether their outputs are joined at once; else only where something needs the whole.
         takes_all: see `SplitRule`.
     """
@@ -68,6 +70,7 @@ class Tiled:
     join: Join
     weights: Sequence[str]
     dimension: SplitDimension
+    cuts: Mapping[str, Cut]
     joins: bool = True
     takes_all: bool = False
 
@@ -98,6 +101,7 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
     made: dict[str, nn.Module] = {}
     ops = weight_ops(plan)
     joins = {costs.joins for _, costs in plan.graph.placed_costs()}
+    cuts = cuts_of(plan.graph)
     for _, costs in plan.graph.placed_costs():
         if costs.tile is None or costs.tile["number"] or f"{costs.tile['of']}[0]" in made:
             continue
@@ -109,9 +113,10 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
             rule = rule_of(type(layer))
         assert rule is not None  # the plan was matched
         dimension = rule.dims[costs.tile["dimension"]]
-        tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(map(int, costs.tile["sizes"])))
+        tiles = tiles_of(layer, rule, costs.tile["dimension"], costs.tile["sizes"])
         names = tuple(rule.weights)
-        tiled = Tiled(tiles, Join(dimension), names, dimension, name in joins, rule.takes_all)
+        own_cuts = {weight: cuts[f"{name}.{weight}"] for weight in costs.tile["cuts"]}
+        tiled = Tiled(tiles, Join(dimension), names, dimension, own_cuts, name in joins, rule.takes_all)
         layer.__dict__[_TILED] = tiled
         made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
         if tiled.joins:
@@ -255,6 +260,12 @@ def _pieces(module: nn.Module, name: str, tiled: Tiled, step: OpenStep) -> Seque
     owner, _, own_name = name.rpartition(".")
     weight = getattr(module.get_submodule(owner), own_name, None)
     if isinstance(weight, SplitTensor):
+        cut = tiled.cuts.get(name)
+        if cut is None or (weight.axis, weight.sizes) != (cut.axis % weight.dim(), cut.sizes):
+            raise SplitTensorError(
+                f"{name} of a split {type(module).__name__} was replaced by a weight that is cut elsewhere "
+                f"({weight!r}): tie weights before their layers are split, or split the layers alike"
+            )
         pieces, number = step.pieces_of(weight), len(tiled.tiles)
         several = tiled.dimension.values.get(name, 1) > 1
         return [tuple(pieces[start::number]) for start in range(number)] if several else pieces

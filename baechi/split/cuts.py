@@ -31,6 +31,5 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
         for weight, axis in tile["cuts"].items():
             values, unit = tile.get("units", {}).get(weight, (1, 1))
             for name in (f"{tile['of']}.{weight}", *tile.get("tied", {}).get(weight, ())):
-                pieces = [int(size * unit) for size in tile["sizes"]] * int(values)  # files may say 2.0
-                cuts[name] = Cut(int(axis), tuple(pieces))
+                cuts[name] = Cut(axis, tuple([size * unit for size in tile["sizes"]] * values))
     return cuts

@@ -102,9 +102,9 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
     for dim, how in dims.items():
         cut = next(((weight, axis) for weight, axis in how.cuts.items() if weight in shapes), None)
         if how.length:
-            found[dim] = int(costs.splits["lengths"][dim])
+            found[dim] = costs.splits["lengths"][dim]
         else:
-            found[dim] = int(costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]])
+            found[dim] = costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]]
     return found
 
 

@@ -1,6 +1,6 @@
 """What runs: a tile computes its share of a layer, a join makes one output of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ class Join(nn.Module):
         return total
 
 
-def tiles_of(layer: nn.Module, rule: SplitRule, dimension: str, sizes: tuple[int, ...]) -> list[Tile]:
+def tiles_of(layer: nn.Module, rule: SplitRule, dimension: str, sizes: Sequence[int]) -> list[Tile]:
     """The tiles of a layer.
 
     Args:

@@ -494,6 +494,35 @@ def test_results_wider_than_the_weight(what: str, column: torch.Tensor) -> None:
         WIDER[what](column)
 
 
+class Untied(Tied):
+    """As many words as `Tied`, in two weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.weight = nn.Parameter(self.head.weight.detach().flip(0))
+
+
+@pytest.mark.parametrize("split", [{"head": 4, "embed": 2}, {"head": {"in": 2}, "embed": 2}])
+@pytest.mark.parametrize("one, other", [("head", "embed"), ("embed", "head")])
+def test_tied_after_the_split(split: Any, one: str, other: str) -> None:
+    """Of layers that are cut otherwise the error names both cuts; those that are cut alike may be tied."""
+    (model, plain), batch = twins(Untied), (words(2, 5), words(2, 5))
+    for layers in ({"head": 3, "embed": 3}, split):
+        cluster = split_on(2, model, batch, layers)
+        for network in (model, plain):
+            getattr(network, one).weight = getattr(network, other).weight
+        if layers is split:
+            with pytest.raises(SplitTensorError, match=r"cut elsewhere.*tie weights before"), cluster:
+                model(*batch)
+            continue
+        with cluster:
+            model(*batch).backward()
+        plain(*batch).backward()
+        assert_same(model, plain)
+        baechi.restore(model)
+        getattr(model, one).weight = nn.Parameter(getattr(model, one).weight.detach().clone())
+
+
 @pytest.mark.parametrize("kind", ["LBFGS", "Adafactor", "Muon", "Rprop"])
 def test_optimizers_that_need_the_whole(kind: str) -> None:
     """They raise at their first step, and change nothing before."""

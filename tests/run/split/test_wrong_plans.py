@@ -90,3 +90,16 @@ def refused(text: str, why: str) -> None:
         baechi.assign(model, Plan.from_json(text))
     assert {type(weight) for weight in model.parameters()} == {nn.Parameter}
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("_baechi")]
+
+
+def test_whole_numbers_of_files(text: str) -> None:
+    """A file that says 2.0 is read as one that says 2."""
+    body = json.loads(text, parse_int=float)
+    body["schema"] = 1
+    read = Plan.from_json(json.dumps(body))
+    tiles = [costs.tile for _, costs in read.graph.placed_costs() if costs.tile]
+    numbers = [
+        number for tile in tiles for number in (*tile["sizes"], tile["number"], *tile["cuts"].values())
+    ]
+    assert numbers and {type(number) for number in numbers} == {int}
+    assert baechi.assign(Network(), read)
