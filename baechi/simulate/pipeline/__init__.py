@@ -8,7 +8,6 @@ Start: `costs`, `coster`, `listing`, `replay`; then `ordering/`.
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.coster import PipelineCoster
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.ordering import (
     OrderLike,
@@ -24,6 +23,7 @@ from baechi.simulate.pipeline.ordering import (
     simulate_pipeline,
     textbook,
 )
+from baechi.simulate.pipeline.quick import QuickStep
 from baechi.simulate.pipeline.replay import Replay
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Tried",
     "all_tried",
     "best_of",
-    "closer_bound_s",
     "costs_of",
     "evaluated",
     "fastest_of",

@@ -52,7 +52,6 @@ class Replay:
         # by microbatch and unit: what must end before, and what may arrive on the way
         self._after: list[list[list[Job]]] = [[[] for _ in self._at_work] for _ in range(microbatches)]
         self._early: dict[tuple[int, int], list[tuple[Job, float]]] = {}
-        self._makers: list[Task] = []  # by number of a job
         self._issued: list[list[Job]] = [[] for _ in costs.cluster.devices]  # by device, its tasks
         self._newest: dict[int, Job] = {}  # by device, of its tasks and pieces
         for task in order:
@@ -63,22 +62,6 @@ class Replay:
         over_s, worked_s = costs.closing.end_s(microbatches, self._now_s, free_s)
         self.host_s += worked_s
         self.makespan_s = max(last_s, over_s) - costs.lead_s
-
-    def waits_of(self, task: Task) -> list[Job]:
-        """What a task waited for: that before it on its device, tasks on others, transfers.
-
-        Args:
-            task: any task.
-        """
-        return self._after[task.microbatch][self._place(task)] + list(self.jobs[task].early or ())
-
-    def maker_of(self, job: Job) -> Task:
-        """The task of a job: the task itself, or what makes or first needs a transfer.
-
-        Args:
-            job: any job.
-        """
-        return self._makers[job.number - 1]
 
     def _place(self, task: Task) -> int:
         """Its unit's: runs before stages."""
@@ -126,7 +109,6 @@ class Replay:
         if unit.device in self._newest:
             after[place].append(self._newest[unit.device])
         self._newest[unit.device] = job
-        self._makers.append(task)
         self._clock.submit(job, first_s, after[place], self._early.get((task.microbatch, place), ()))
         for follower in unit.followers:
             after[follower].append(job)
@@ -147,7 +129,6 @@ class Replay:
     ) -> None:
         send, readers = sending
         job = Job(send.source, send.target, send.size_bytes)
-        self._makers.append(task)
         self._clock.submit(job, issued_s, after, early)
         self.sent.append((job, send, task))
         for place, early_s in readers:

@@ -19,13 +19,14 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
-from baechi.simulate.pipeline import closer_bound_s, costs_of
+from baechi.simulate.pipeline import costs_of
 from baechi.verbs.dry_running import dry_run
 from baechi.verbs.pipelining import pipeline
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
 from benches.figures import table_of
 from benches.pipeline.apart import with_weights_apart
+from benches.pipeline.closer import closer_bound_s
 from benches.pipeline.subjects import OPTIMIZER, clusters, subjects
 
 USUAL = ("4 equal, NVLink",)

@@ -10,11 +10,12 @@ from baechi.order.pipeline import TEXTBOOK
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
-from baechi.simulate.pipeline import closer_bound_s, costs_of
+from baechi.simulate.pipeline import costs_of
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
 from benches.figures import table_of
 from benches.models.clusters import FULL, HALF
+from benches.pipeline.closer import closer_bound_s
 from benches.pipeline.subjects import OPTIMIZER, clusters, subjects
 
 NUMBERS = (1, 2, 4, 8, 16, 32)

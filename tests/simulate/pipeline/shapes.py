@@ -1,8 +1,6 @@
 """Plans whose best pipeline is known closely: by shape, compute-bound or with slow links."""
 
-from dataclasses import replace
 from itertools import pairwise
-from random import Random
 
 import networkx as nx
 from records.pipeline.chains import chain, equal_chain, over
@@ -70,13 +68,3 @@ SHAPES = {
     "two virtual stages": lambda devices: equal_chain(devices, 2),
     "four virtual stages": lambda devices: equal_chain(devices, 4),
 }
-
-
-def uneven_towers(seed: int) -> Plan:
-    """Towers over eight devices, no two stages alike."""
-    chance, plan = Random(seed), towers(8)
-    graph = plan.graph.copy()
-    for name in graph.placed():
-        graph.nodes[name]["forward_s"] *= chance.uniform(0.5, 1.5)
-        graph.nodes[name]["backward_s"] *= chance.uniform(0.5, 1.5)
-    return replace(plan, graph=graph)

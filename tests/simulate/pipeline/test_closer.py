@@ -5,6 +5,8 @@ from itertools import islice
 from random import Random
 
 import pytest
+from benches.pipeline.closer import closer_bound_s
+from benches.pipeline.issued import Issued
 from records.pipeline.chains import chain, over
 from simulate.pipeline.random_pipelines import random_order, random_pipeline
 from simulate.pipeline.shapes import FAST, folded
@@ -12,8 +14,7 @@ from simulate.pipeline.shapes import FAST, folded
 from baechi.records import Plan
 from baechi.records.pipeline import Task, Units
 from baechi.records.pipeline.dependencies import comes_after
-from baechi.simulate.pipeline import Replay, closer_bound_s, costs_of, ordered, shortest_pipeline_s
-from baechi.simulate.pipeline.judging.issued import Issued
+from baechi.simulate.pipeline import Replay, costs_of, ordered, shortest_pipeline_s
 
 MOST_LISTS = 500
 

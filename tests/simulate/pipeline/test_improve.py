@@ -4,22 +4,19 @@ from itertools import pairwise, product
 
 import pytest
 from simulate.pipeline.random_pipelines import random_pipeline
-from simulate.pipeline.shapes import folded, towers, uneven_towers
+from simulate.pipeline.shapes import folded, towers
 
 from baechi.records import Plan
 from baechi.records.pipeline import Pipeline, Task
-from baechi.records.pipeline.dependencies import in_flight, order_faults
+from baechi.records.pipeline.dependencies import in_flight
 from baechi.simulate.pipeline import (
-    Replay,
     all_tried,
     best_of,
-    closer_bound_s,
     costs_of,
     improved,
     ordered,
     shortest_pipeline_s,
 )
-from baechi.simulate.pipeline.ordering.moves import moved
 from baechi.simulate.pipeline.ordering.network import Network
 from baechi.simulate.pipeline.ways import followers_of, ways
 
@@ -31,25 +28,6 @@ def test_what_list_scheduling_misses(plan: Plan, m: int) -> None:
     bound_s = shortest_pipeline_s(costs, m)
     assert best_of(all_tried(costs, m)).step_s > 1.01 * bound_s
     assert ordered(plan, m).timeline.makespan_s <= 1.001 * bound_s
-
-
-def test_tasks_move_in_the_list() -> None:
-    """The host's list keeps a tower waiting; drafts, which do not know it, stay 2.6 % above the bound."""
-    plan = uneven_towers(0)
-    step_s = ordered(plan, 4).timeline.makespan_s
-    assert step_s <= 1.02 * closer_bound_s(costs_of(plan), 4, step_s)
-
-
-def test_moves_obey_limits() -> None:
-    """With two microbatches in flight at most, a list is better than at first, can run, and keeps them."""
-    plan = uneven_towers(0)
-    costs = costs_of(plan)
-    found = [tried.order for tried in all_tried(costs, 4, [2] * 8)]
-    first = next(order for order in found if max(in_flight(costs.units, 8, order)) == 2)
-    made = moved(costs, 4, first, [2] * 8, tries=300, enough_s=0.0)
-    assert not order_faults(costs.units, plan.cluster.names, 4, made)
-    assert max(in_flight(costs.units, 8, made)) == 2
-    assert Replay(costs, 4, made).makespan_s < Replay(costs, 4, first).makespan_s
 
 
 @pytest.mark.parametrize("seed", range(12))

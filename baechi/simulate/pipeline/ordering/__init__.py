@@ -2,7 +2,7 @@
 
 In:    a plan or its costs, how many microbatches; an order by name or by hand, or "auto".
 Out:   orders with their predicted steps and peaks; a `Pipeline`, a `Timeline`.
-Start: `choose`, `improve`, `moves`; then `step`.
+Start: `choose`, `improve`; then `step`.
 """
 
 from baechi.simulate.pipeline.ordering.choose import (

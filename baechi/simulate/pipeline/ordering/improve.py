@@ -3,7 +3,7 @@
 A task that was begun since its device was idle may keep a more urgent one waiting. Pushed to the end, and
 then to the begin again, each task stands where what follows needs it ("double justification": Valls,
 Ballestin and Quintanilla, EJOR 2005). Where that gains nothing more, chance moves some tasks before. A draft
-that promises a gain is made a list for the host and replayed. At last single tasks move in the best list.
+that promises a gain is made a list for the host and replayed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,6 @@ from baechi.records.pipeline.merging import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.ordering.choose import Tried, best_of, evaluated
-from baechi.simulate.pipeline.ordering.moves import moved
 from baechi.simulate.pipeline.ordering.network import Draft, Network
 from baechi.simulate.pipeline.replay import Replay
 
@@ -30,13 +29,6 @@ _SEEDS = 6
 
 _MOST_TASKS, _MOST_DRAFTS, _FEWEST_DRAFTS = 60_000, 400, 8
 """So many tasks are drafted in all, and so many drafts at most and at least."""
-
-_MOST_MOVED, _MOST_MOVES, _FEWEST_MOVES = 150_000, 1500, 200
-"""So many tasks are replayed in all while single tasks move in the list, and so many lists at most. Fewer
-than the last find nothing in a long list."""
-
-_MOVES_A_TASK = 8
-"""So many lists for each task: short ones have few neighbours."""
 
 _PATIENCE = 120
 """So many drafts without a gain are the last."""
@@ -110,20 +102,7 @@ class _Improvement:
                 gained = number
             if self._best.step_s <= self._enough_s or number - gained >= _PATIENCE:
                 break
-        self._move(most)
         return self._better
-
-    def _move(self, most: Sequence[int]) -> None:
-        """The best list, task by task."""
-        best, costs, microbatches = self._best, self._costs, self._microbatches
-        tries = min(_MOST_MOVES, _MOST_MOVED // len(best.order))
-        if tries < _FEWEST_MOVES or best.step_s <= self._enough_s:
-            return
-        tries = min(tries, _MOVES_A_TASK * len(best.order))
-        order = moved(costs, microbatches, best.order, most, tries=tries, enough_s=self._enough_s)
-        made = evaluated(costs, microbatches, f"{best.rule.removesuffix(', improved')}, improved", (), order)
-        if made.fits and made.step_s < best.step_s:
-            self._better.append(made)
 
     def _ways(self, chance: Random) -> Iterator[_Way]:
         """Every seed without chance in every way; then many, the best seeds more often."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.judging.issued import Frame, Issued
+from benches.pipeline.issued import Frame, Issued
 
 _CLOSE = 5e-4
 """The interval is not halved below this part of the step."""
