@@ -3,18 +3,16 @@
     import baechi
     model = baechi.distribute(model, batch)
 
-Names resolve when first used, so that placing and reading plans need no torch.
+Names resolve when first used, so that importing takes no time, and placing and reading plans need no torch.
 
-`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: they are bound
-right away, after the rooms, so that the verbs keep the names.
+`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: the verbs keep
+the names.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from baechi.dispatch.verb import dispatch
-from baechi.verbs.planning import place, simulate
-from baechi.verbs.split.verb import split
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from baechi.dispatch.schedulers import HybridScheduler, RankScheduler, RoundRobin, SimpleScheduler
     from baechi.dispatch.tiles import HaloTiles
     from baechi.dispatch.tuning import BatchTuning, tune_batch_size
+    from baechi.dispatch.verb import dispatch
     from baechi.errors import (
         AggregateError,
         BaechiError,
@@ -51,8 +50,9 @@ if TYPE_CHECKING:
     from baechi.verbs.dry_running import dry_run
     from baechi.verbs.fitting import fits
     from baechi.verbs.pipelining import pipeline
+    from baechi.verbs.planning import place, simulate
     from baechi.verbs.profiling import profile
-    from baechi.verbs.split.verb import register_split
+    from baechi.verbs.split.verb import register_split, split
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ _HOMES = {
     "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "unsplit"),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
-    "baechi.verbs.split.verb": ("register_split",),
+    "baechi.verbs.split.verb": ("register_split", "split"),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
@@ -70,6 +70,7 @@ _HOMES = {
     "baechi.dispatch.schedulers": ("HybridScheduler", "RankScheduler", "RoundRobin", "SimpleScheduler"),
     "baechi.dispatch.tiles": ("HaloTiles",),
     "baechi.dispatch.tuning": ("BatchTuning", "tune_batch_size"),
+    "baechi.dispatch.verb": ("dispatch",),
     "baechi.errors": (
         "AggregateError",
         "BaechiError",
@@ -90,6 +91,7 @@ _HOMES = {
     "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
     "baechi.verbs.pipelining": ("pipeline",),
+    "baechi.verbs.planning": ("place", "simulate"),
     "baechi.verbs.profiling": ("profile",),
     "baechi.records.pipeline": ("Pipeline",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
@@ -165,3 +167,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # an import of a room would bind its module to the verb's name
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
