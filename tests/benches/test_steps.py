@@ -6,6 +6,7 @@ from benches import steps
 from benches.steps import OURS, WAYS, Row, Way
 
 
+@pytest.mark.full
 def test_ways() -> None:
     """A small model runs in each way, but splits no layer; the host bounds it."""
     (row,) = steps.steps(quick=True)
@@ -28,7 +29,7 @@ def test_what_bounds() -> None:
 
 
 def test_cells() -> None:
-    """Milliseconds; a star where memory is too small, an r where modules run again; a dash where a way has no figure."""
+    """Milliseconds; a star: too little memory; an r: modules run again; a dash: no figure."""
     assert [str(Way(1.5)), str(Way(1.5, fits=False)), str(Way(why_not="refused"))] == [
         "1,500.0",
         "1,500.0*",
