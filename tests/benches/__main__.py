@@ -20,15 +20,12 @@ def main(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, to see whether it works.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Measure the longer list of a bench.")] = False,
-    models: Annotated[str, typer.Option(help="A part of the list: models, with commas between.")] = "",
-    devices: Annotated[
-        str, typer.Option(help="A part of the list: how names of clusters begin, such as '4 equal'.")
-    ] = "",
+    models: Annotated[str, typer.Option(help="Only models whose names begin so, with commas between.")] = "",
+    devices: Annotated[str, typer.Option(help="Only clusters whose names begin so, such as '4 A100'.")] = "",
 ) -> None:
     """Measure what things cost, as figures of one run."""
     chosen = [[one for one in text.split(",") if one] for text in (models, devices)]
-    measure = find(what, full=full, models=chosen[0], devices=chosen[1])
+    measure = find(what, models=chosen[0], devices=chosen[1])
     with progress(f"measuring {what}"):
         figures = measure(quick=quick)
     if json_file is not None:

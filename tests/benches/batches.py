@@ -18,13 +18,11 @@ from benches.models.clusters import FULL, HALF, Setting
 from benches.models.small import Example, Maker, makers
 from benches.quality import needed_bytes
 
-PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even")
+PLACERS = ("single", "m-etf", "chain")
 OPTIMIZER = "adam"
 SETTINGS = (
-    Setting(2, "PCIe", equal=True, roomy=False),
     Setting(2, "PCIe", equal=False, roomy=False),
     Setting(4, "NVLink", equal=True, roomy=False),
-    Setting(4, "NVLink", equal=False, roomy=False),
 )
 USUAL = {
     "inception-v3": 32, "gnmt": 128, "transformer": 64, "bert-large": 16, "t5-large": 8, "clip-large": 32,

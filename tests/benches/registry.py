@@ -9,46 +9,42 @@ from benches.figures import Figures
 BENCHES = {
     "ablation": "what each term of the simulator's model is worth, beside dry runs",
     "batches": "the largest batch that trains, by placer and by accelerate's map",
-    "bounds": "what bounds steps of large models, the host charged",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
-    "steps": "emulated steps beside one device, and beside a plain device map",
+    "steps": "training steps beside one device and a plain device map, and what bounds them",
     "witness": "whether the host's time of whole steps is what is predicted",
     "truth": "whether predicted steps and peaks are those of an emulated run",
 }
 
 
-LONGER = ("pipeline",)
-"""Those with a longer list: their `measure` takes `full`, `models` and `devices`, too."""
+IN_PARTS = ("pipeline", "steps")
+"""Those of which a part may be run: their `measure` takes `models` and `devices`, too."""
 
 
-def find(
-    name: str, *, full: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()
-) -> Callable[..., Figures]:
+def find(name: str, *, models: Sequence[str] = (), devices: Sequence[str] = ()) -> Callable[..., Figures]:
     """The bench of that name.
 
     Args:
         name: a key of `BENCHES`.
-        full: whether all of it is to be measured, which may take hours.
-        models: a part of the list: these models.
-        devices: a part of the list: clusters whose names begin so.
+        models: only models whose names begin so.
+        devices: only clusters whose names begin so.
 
     Returns:
         A function that measures, `measure(quick=False)`.
 
     Raises:
-        ValueError: no bench has that name (it lists what there is), or it has no longer list.
+        ValueError: no bench has that name (it lists what there is), or it runs as a whole only.
     """
     if name not in BENCHES:
         known = "".join([f"\n  {known:12}{what}" for known, what in BENCHES.items()])
         raise ValueError(f"{f'there is no bench {name!r}' if name else 'say which bench'}; there are:{known}")
-    parts = {"full": full, "models": models, "devices": devices}
+    parts = {"models": models, "devices": devices}
     given = {key: value for key, value in parts.items() if value}
-    if given and name not in LONGER:
+    if given and name not in IN_PARTS:
         raise ValueError(
-            f"the bench {name!r} has no longer list, as {', '.join(LONGER)} has: leave out "
+            f"of the bench {name!r} no part can be run, as of {' and '.join(IN_PARTS)}: leave out "
             f"{', '.join([f'--{key}' for key in given])}"
         )
     measure: Callable[..., Figures] = import_module(f"benches.{name}").measure

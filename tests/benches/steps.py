@@ -1,190 +1,345 @@
-"""The gain of a plan: steps on the emulated cluster, beside one device and naive execution.
+"""What a plan gains: the training step of a model in each way in which it can run, and what bounds it.
 
-Naive is what a plain device map does: layers in the code's order, and each copy when it is needed, on
-the streams that compute. Models have their published sizes, with batches that a CPU computes in
-seconds; the clocks are logical, so the table is the same on every machine. In the last column layers are
-split where `split="auto"` does so. All ways pay what this
-project's runtime takes of the host (`HostCosts.usual`); on one device that is its inputs and outputs.
+Each way is run dry (`baechi.dry_run`): kernels by the datasheet, streams, links and memory as emulated, the
+host by `HostCosts.usual`. A step is forward and backward. The optimizer's step takes no time here; its state
+takes memory.
+
+    one device      all layers on the first; its memory has no say
+    device map      accelerate's, balanced by bytes of weights, in the code's order
+    code's order    the placement of `auto`, launched as the code reaches layers
+    reordered       the same, launched in the plan's order
+    pipelined       the placement of `auto` for microbatches
+    split           the placement of `auto`, with heavy layers split where `split="auto"` splits them
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any, Literal
 
+from rich.console import Console
 from rich.table import Table
-from torch import nn
 
-from baechi.backend.virtual.devices import VirtualDevices
-from baechi.errors import PlacementError, PlanError
-from baechi.records.cluster import HOST, Cluster
+from baechi import zoo
+from baechi.errors import BaechiError, PlacementError
+from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
-from baechi.run.binding import binding_of
-from baechi.verbs.distribute import assign
+from baechi.records.timeline import Timeline
+from baechi.report import host_share
+from baechi.report.pipeline import PipelineFacts
+from baechi.report.reading import read
+from baechi.verbs.dry_running import dry_run
 from baechi.verbs.judging import checked, runner
 from baechi.verbs.planning import place, with_optimizer
 from baechi.verbs.profiling import profile
-from baechi.verbs.split.gaining import Judge, split_where_it_gains
-from benches.accelerate_map import accelerate_plan, is_installed
+from baechi.verbs.split.gaining import split_where_it_gains
+from benches.accelerate_map import accelerate_plan
 from benches.figures import Figures, table_of
-from benches.models.clusters import Setting
-from benches.models.runnable import Runnable
-from benches.models.small import Maker, makers
-from benches.truth import emulated
+from benches.models import large
+from benches.models.clusters import FULL, HALF, LINKS
+from benches.models.small import Example, makers
 
-SETTINGS = (
-    Setting(2, "NVLink", equal=True, roomy=True),
-    Setting(2, "PCIe", equal=True, roomy=True),
-    Setting(2, "NVLink", equal=False, roomy=True),
-    Setting(4, "NVLink", equal=True, roomy=True),
-    Setting(8, "NVLink", equal=True, roomy=True),
-)
-BATCHES = {"inception-v3": 8, "gnmt": 16, "transformer": 16, "t5-small": 8, "clip-base": 8, "gpt2-small": 2}
+OURS = ("code's order", "reordered", "pipelined", "split")
+WAYS = ("one device", "device map", *OURS)
+OPTIMIZER = "adam"
 
-_EACH_BYTES = 10**12  # enough for every model: this bench measures time only
-_MODE = "sgd"
+_UNBOUNDED = 2**50
+_MICROBATCHES = 8
+_AS_FAST = 1.02
+"""One device is as fast as a way of ours if it takes at most this many times its step."""
 
-Run = Callable[[nn.Module, Plan], nn.Module]
-"""Makes a model follow a plan, in one way or another."""
-
-
-class InLine(VirtualDevices):
-    """Emulated devices that copy on the streams that compute, as `Tensor.to` does."""
-
-    def transfer_streams(self, source: str, target: str) -> tuple[Any, Any]:
-        """The streams that compute at both ends; see `AbstractBackend`."""
-        tx, rx = super().transfer_streams(source, target)
-        return tx and self.compute_stream(source), rx and self.compute_stream(target)
+Bound = Literal["device", "link", "memory", "host"]
+_WORDS: Mapping[str, Bound] = {
+    "work": "device", "serial": "device", "balance": "device", "bubble": "device", "nothing": "device",
+    "transfer": "link", "link": "link", "waiting": "link", "memory": "memory", "host": "host",
+}  # fmt: skip
+"""What reports of plans and pipelines say, in a word."""
 
 
-def naively(model: nn.Module, plan: Plan) -> nn.Module:
-    """Let a model follow a plan's devices as a plain device map would.
+@dataclass(frozen=True)
+class Case:
+    """A model on a cluster.
 
     Args:
-        model: a plain model.
-        plan: where its layers lie; its order has no say.
-
-    Returns:
-        The same model.
+        model: its name, with its batch.
+        make: makes it on the `meta` device.
+        cluster: its name, a key of `clusters`.
+        microbatches: into how many its batch is split; 1 where its loss compares rows with each other, so
+            that microbatches are refused (`BatchCoupled`).
     """
-    assign(model, plan, reorder=False)
-    binding = binding_of(model)
-    assert binding is not None
-    binding.runtime.backend = InLine(plan.cluster.names)
-    binding.runtime.readers = {}  # nothing is sent before it is needed
-    return model
+
+    model: str
+    make: Callable[[], Example]
+    cluster: str
+    microbatches: int = _MICROBATCHES
+
+
+@dataclass(frozen=True)
+class Way:
+    """A model, run in one way.
+
+    Args:
+        step_s: forward and backward.
+        host_share: for which part of the step the host works.
+        fits: whether each device has the memory.
+        bound: what bounds the step.
+        again: whether some of its modules are recomputed in backward, since it does not fit otherwise.
+        why_not: why there is no figure; empty if there is one.
+    """
+
+    step_s: float = 0.0
+    host_share: float = 0.0
+    fits: bool = True
+    bound: Bound = "device"
+    again: bool = False
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        marks = f"{'' if self.fits else '*'}{' r' if self.again else ''}"
+        return "-" if self.why_not else f"{self.step_s * 1e3:,.1f}{marks}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model on a cluster.
+    """A model on a cluster, in all ways.
 
     Args:
-        model: its name.
-        cluster: the setting.
-        steps_s: seconds of a training step, by the way it was run; None where the way has no placement.
-        placer: who placed it.
+        model, cluster, microbatches: as `Case` has them.
+        ways: by name.
+        taken_s: seconds of processor time that the row took.
     """
 
     model: str
     cluster: str
-    steps_s: Mapping[str, float | None]
-    placer: str
+    microbatches: int
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    taken_s: float = 0.0
+
+    @property
+    def best(self) -> str:
+        """The fastest of our ways that fit."""
+        fitting = {name: self.ways[name].step_s for name in OURS if name in self.ways}
+        fitting = {name: s for name, s in fitting.items() if self.ways[name].fits and s}
+        return min(fitting, key=fitting.__getitem__, default="code's order")
+
+    @property
+    def gain(self) -> float:
+        """The step of one device, whatever its memory, over the fastest of ours."""
+        return self.ways["one device"].step_s / (self.ways[self.best].step_s or 1.0)
+
+    @property
+    def bound(self) -> Bound:
+        """What bounds the fastest way: memory where one device would be as fast, and has not enough."""
+        one, best = self.ways["one device"], self.ways[self.best]
+        if not one.why_not and not one.fits and one.step_s <= _AS_FAST * best.step_s:
+            return "memory"
+        return best.bound
 
 
-def measure(*, quick: bool = False) -> Figures:
-    """Run, and show.
-
-    Args:
-        quick: small models on the first cluster, and no search.
-    """
-    rows = list(steps(quick=quick))
-    return Figures((table(rows),), [asdict(row) for row in rows])
-
-
-def steps(*, quick: bool = False) -> Iterator[Row]:
-    """Run every model on every cluster.
-
-    Args:
-        quick: small models on the first cluster, and no search.
-
-    Yields:
-        One row after the other. Accelerate's map is in it if it is installed.
-    """
-    for name, make in makers(quick=quick, small=True):
-        batch = None if quick else BATCHES[name]
-        runnable = Runnable(name, partial(_part, make, batch, 0), partial(_part, make, batch, 1))
-        model, inputs = make(batch)
-        for setting in SETTINGS[:1] if quick else SETTINGS:
-            cluster = on_cpu(setting.cluster(_EACH_BYTES))
-            graph = profile(model, inputs, cluster=cluster, training=True, source="estimate")
-            judge = partial(checked, run=runner(model, [Inputs.of(inputs)], _MODE))
-            yield _row(runnable, model, graph, cluster, str(setting), judge, effort=0 if quick else 1)
-
-
-def on_cpu(cluster: Cluster) -> Cluster:
-    """The same devices, emulated in this process, and a host that takes its time for the runtime's own work.
+def measure(*, quick: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()) -> Figures:
+    """Run dry, and show. Each row is printed to the standard error when it is there.
 
     Args:
-        cluster: devices to plan for.
+        quick: a small model.
+        models: only those whose names begin so.
+        devices: only clusters whose names begin so.
     """
-    new = {device.name: f"cpu:{number}" for number, device in enumerate(cluster.devices)} | {HOST: HOST}
-    devices = tuple([replace(device, name=new[device.name]) for device in cluster.devices])
-    links = {(new[a], new[b]): link for (a, b), link in cluster.links.items()}
-    return replace(cluster, devices=devices, links=links, host=HostCosts.usual(), emulated=True)
+    console, rows = Console(stderr=True), list[Row]()
+    for row in steps(quick=quick, models=models, devices=devices):
+        rows.append(row)
+        cells = ", ".join([f"{name} {way} {way.why_not}".strip() for name, way in row.ways.items()])
+        told = f"{row.model}, {row.cluster}: {cells}; {row.bound}, {row.taken_s:.0f} s"
+        console.print(told, highlight=False, soft_wrap=True)
+    return Figures((table(rows),), [asdict(row) | {"bound": row.bound, "gain": row.gain} for row in rows])
 
 
-def table(rows: list[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """The rows as a table.
 
     Args:
-        rows: what was measured.
+        rows: what was run.
     """
-    ways = list(rows[0].steps_s) if rows else []
-    shown = table_of("Emulated training step, ms", ("model", "cluster", "placed by"), ways)
+    title = (
+        "Training step, ms (* needs more memory than there is, r with recomputation); "
+        "bound and host: of the fastest of ours"
+    )
+    columns = ("host", *[way for way in WAYS if way != "pipelined"], "pipelined", "gain", "s")
+    shown = table_of(title, ("model, batch", "devices", "bound"), columns)
     for row in rows:
-        cells = ["-" if step_s is None else f"{step_s * 1e3:.2f}" for step_s in row.steps_s.values()]
-        shown.add_row(row.model, row.cluster.removesuffix(", roomy"), row.placer, *cells)
+        cells = [str(row.ways[way]) for way in WAYS if way != "pipelined"]
+        host = f"{row.ways[row.best].host_share:.0%}"
+        made = row.ways["pipelined"]
+        pipelined = f"{made} (m={row.microbatches})" if not made.why_not else str(made)
+        figures = pipelined, f"{row.gain:.2f}", f"{row.taken_s:.0f}"
+        shown.add_row(row.model, row.cluster, row.bound, host, *cells, *figures)
     return shown
 
 
-def _part(make: Maker, batch: int | None, part: int) -> Any:
-    return make(batch, "cpu")[part]
+def clusters() -> dict[str, Cluster]:
+    """The clusters by name, with a host that is charged."""
+    unequal = tuple([replace(kind, name=f"device:{n}") for n, kind in enumerate((FULL, HALF))])
+    found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4)}
+    found["A100 + half of one"] = Cluster(unequal, link=LINKS["NVLink"])
+    found["RTX-4090 + RTX-3090"] = Cluster.parse("1xRTX-4090,1xRTX-3090")
+    return {name: replace(cluster, host=HostCosts.usual()) for name, cluster in found.items()}
 
 
-def _row(
-    runnable: Runnable,
-    model: nn.Module,
-    graph: LayerGraph,
-    cluster: Cluster,
-    name: str,
-    judge: Judge,
-    *,
-    effort: int,
-) -> Row:
-    place_auto = partial(place, cluster=cluster, placer="auto", optimizer=_MODE, effort=effort)
-    plan = place_auto(graph)
-    quick = partial(place_auto, effort=0)
-    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, quick, place_auto, judge)
-    ways: dict[str, tuple[Callable[[], Plan], Run]] = {
-        "one device": (partial(place, graph, cluster, "single", optimizer=_MODE), assign),
-        "auto, naive": (lambda: plan, naively),
-        "auto, code's order": (lambda: plan, partial(assign, reorder=False)),
-        "auto": (lambda: plan, assign),
-    }
-    if is_installed():
-        ways["accelerate, naive"] = (partial(accelerate_plan, model, graph, cluster), naively)
-    steps_s = {way: _step_s(make, run, runnable) for way, (make, run) in ways.items()}
-    steps_s["auto, split"] = steps_s["auto"] if split is plan else _step_s(lambda: split, assign, runnable)
-    return Row(runnable.name, name, steps_s, plan.placer)
+def cases(*, quick: bool = False) -> Iterator[Case]:
+    """Which models run on which clusters.
+
+    Args:
+        quick: one small model.
+
+    Yields:
+        Large models, then small ones; those of transformers only if it is installed.
+    """
+    if quick:
+        yield Case(
+            "Transformer, small",
+            partial(zoo.MODELS["transformer"], "small", None, device="meta"),
+            "2 A100",
+            2,
+        )
+        return
+    of = partial(partial, large.of_transformers)
+    if find_spec("transformers") is not None:
+        yield Case("CLIP-L/14, 64, bf16", of(large.clip), "2 A100", 1)
+        yield Case("Llama-7B, 16 x 2048, bf16", of(partial(large.llama, batch=16)), "4 A100", 16)
+        yield Case("Llama-7B, 4 x 2048, bf16", of(large.llama), "4 A100", 4)
+        yield Case("T5-3B, 8 x 512, bf16", of(large.t5), "RTX-4090 + RTX-3090")
+        yield Case("T5-3B, 8 x 512, bf16", of(large.t5), "4 A100")
+        yield Case("GPT-2-XL, 8 x 1024, bf16", of(large.gpt2_xl), "4 A100")
+        yield Case("Mixtral-like, 4 x 1024, bf16", of(large.mixtral), "4 A100", 4)
+    yield Case("Inception-v3, 64", large.inception, "4 A100")
+    yield Case("U-Net 256 x 256, 64", large.unet, "4 A100")
+    yield Case("GNMT, 128", large.gnmt, "4 A100")
+    for name, make in makers(small=True):
+        shown, batch = _SMALL[name]
+        parts = 1 if name == "clip-base" else min(_MICROBATCHES, batch)
+        for cluster in ("4 A100", "A100 + half of one"):
+            yield Case(f"{shown}, {batch}", partial(make, batch), cluster, parts)
 
 
-def _step_s(make: Callable[[], Plan], run: Run, runnable: Runnable) -> float | None:
+_SMALL = {
+    "inception-v3": ("Inception-v3", 8), "gnmt": ("GNMT", 16), "transformer": ("Transformer", 16),
+    "t5-small": ("T5-small", 8), "clip-base": ("CLIP-base", 8), "gpt2-small": ("GPT-2", 2),
+}  # fmt: skip
+"""How the small models are shown, and their batches."""
+
+
+def steps(*, quick: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()) -> Iterator[Row]:
+    """Run one case after the other.
+
+    Args:
+        quick: a small model, without a search.
+        models: only those whose names begin so.
+        devices: only clusters whose names begin so.
+
+    Yields:
+        A row for each case.
+
+    Raises:
+        ValueError: no case is left.
+    """
+    known = clusters()
+    chosen = [
+        case
+        for case in cases(quick=quick)
+        if case.model.startswith(tuple(models) or "") and case.cluster.startswith(tuple(devices) or "")
+    ]
+    if not chosen:
+        raise ValueError(f"no model begins so on such devices; there are {', '.join(known)}")
+    for case in chosen:
+        begun_s = time.process_time()
+        ways = _Ways(case, known[case.cluster], effort=0 if quick else 1)
+        found = {name: _way(partial(ways.ran, name)) for name in WAYS}
+        taken_s = time.process_time() - begun_s
+        yield Row(case.model, case.cluster, case.microbatches, found, taken_s)
+
+
+def _way(run: Callable[[], Way]) -> Way:
     try:
-        plan = make()
-    except (PlacementError, PlanError):
-        return None
-    return emulated(plan, runnable, _MODE, run=run, steps=1).makespan_s
+        return run()
+    except BaechiError as error:
+        return Way(fits=False, why_not=str(error).partition("\n")[0])
+
+
+class _Ways:
+    """A case, to be run in each way."""
+
+    def __init__(self, case: Case, cluster: Cluster, *, effort: int) -> None:
+        self._case, self._cluster = case, cluster
+        self._model, self._inputs = case.make()
+        self._model.train()
+        self._graph = with_optimizer(self._profiled(), OPTIMIZER)
+        self._place = partial(place, cluster=cluster, placer="auto", effort=effort)
+
+    def ran(self, name: str) -> Way:
+        """The way of that name, run dry."""
+        if name == "one device":
+            first = replace(self._cluster.devices[0], memory_bytes=_UNBOUNDED)
+            alone = replace(self._cluster, devices=(first,))
+            return self._dry(place(self._graph, alone, "single"), reorder=False)
+        if name == "device map":
+            return self._dry(accelerate_plan(self._model, self._graph, self._cluster), reorder=False)
+        if name == "pipelined":
+            return self._pipelined()
+        plan = self._plan()
+        if name == "split":
+            return self._split(plan)
+        if name == "reordered" and _in_code_order(plan):
+            return self.ran("code's order")
+        return self._dry(plan, reorder=name == "reordered")
+
+    @cache  # noqa: B019  # it lives as long as a row
+    def _plan(self) -> Plan:
+        """As `auto` places it; where that does not fit, with some modules running again in backward."""
+        try:
+            return self._place(self._graph)
+        except PlacementError:
+            return self._place(self._graph, recompute="auto")
+
+    def _pipelined(self) -> Way:
+        number = self._case.microbatches
+        if number == 1:
+            return Way(why_not="its loss compares rows")
+        graph = with_optimizer(self._profiled(microbatches=number), OPTIMIZER)
+        return self._dry(self._place(graph, microbatches=number))
+
+    def _split(self, plan: Plan) -> Way:
+        quick = partial(self._place, effort=0)
+        judge = partial(checked, run=runner(self._model, [Inputs.of(self._inputs)], OPTIMIZER))
+        split = split_where_it_gains(plan.graph, self._cluster, plan, quick, self._place, judge)
+        return self._dry(split) if split.graph.says("tile") else Way(why_not="no layer is split")
+
+    def _profiled(self, **asked: Any) -> LayerGraph:
+        return profile(
+            self._model, self._inputs, cluster=self._cluster, training=True, source="estimate", **asked
+        )
+
+    def _dry(self, plan: Plan | Pipeline, **asked: Any) -> Way:
+        timeline = dry_run(self._model, self._inputs, plan, **asked)
+        share = min(1.0, host_share.worked_s(timeline) / timeline.makespan_s)
+        again = bool((plan.plan if isinstance(plan, Pipeline) else plan).graph.graph.get("recompute"))
+        return Way(timeline.makespan_s, share, self._fits(timeline), _bound(plan, timeline), again)
+
+    def _fits(self, timeline: Timeline) -> bool:
+        memory = {device.name: device.memory_bytes for device in self._cluster.devices}
+        return all(peak <= memory[name] for name, peak in timeline.peak_bytes.items())
+
+
+def _in_code_order(plan: Plan) -> bool:
+    places = {node: place for place, node in enumerate(plan.graph.code_order())}
+    return list(plan.order) == sorted(plan.order, key=places.__getitem__)
+
+
+def _bound(plan: Plan | Pipeline, timeline: Timeline) -> Bound:
+    if isinstance(plan, Pipeline):
+        return _WORDS[PipelineFacts(replace(plan, dry=timeline)).reading[0]]
+    return _WORDS[read(plan, timeline).bound]

@@ -18,4 +18,4 @@ def test_quick() -> None:
     assert [row.model for row in rows] == ["transformer"]
     for row in rows:
         assert row.largest["single"] < row.usual < row.largest["auto"]
-        assert row.largest["accelerate"] <= row.largest["auto"] >= row.largest["m-sct"] > 0
+        assert row.largest["accelerate"] <= row.largest["auto"] >= row.largest["m-etf"] > 0

@@ -10,43 +10,15 @@ from baechi.order.pipeline import TEXTBOOK
 from baechi.records import LayerGraph
 from baechi.records.device import HostCosts
 from baechi.simulate.pipeline import costs_of
-from benches.pipeline import batches, emulated, measure, simulated
+from benches.pipeline import batches, emulated, measure
 from benches.pipeline.apart import with_weights_apart
 from benches.pipeline.emulated import Row as Emulated
-from benches.pipeline.holding import holding
-from benches.pipeline.simulated import Row
 from benches.registry import find
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[Row]:
-    return list(simulated.simulated(quick=True))
 
 
 @pytest.fixture(scope="module")
 def ran() -> list[Emulated]:
     return list(emulated.emulated(quick=True))
-
-
-def test_every_model_on_every_cluster(rows: list[Row]) -> None:
-    """Towers and skips on two devices, equal and not, with one and four microbatches."""
-    found = {(row.model, row.cluster, row.microbatches) for row in rows}
-    names = [(model, f"2 {kind}, NVLink") for model in ("towers", "skips") for kind in ("equal", "unequal")]
-    assert found == {(*name, number) for name in names for number in (1, 4)}
-
-
-def test_never_behind_the_literature(rows: list[Row]) -> None:
-    """The choice is as fast as GPipe, 1F1B and interleaved on its stages, and no faster than the bound."""
-    assert all(row.over_textbook <= 1 for row in rows)
-    assert all(row.over_bound >= 1 - 1e-9 for row in rows)
-
-
-def test_table(rows: list[Row]) -> None:
-    """A line for each model and cluster, a column for each number."""
-    shown = simulated.table(rows)
-    assert len(shown.rows) == 4
-    assert [column.header for column in shown.columns][2:4] == ["1", "4"]
-    assert simulated.table([Row("m", "c", 2, None)]).row_count == 1
 
 
 def test_emulated_steps(ran: list[Emulated]) -> None:
@@ -91,19 +63,6 @@ def test_emulated_table(ran: list[Emulated]) -> None:
     assert row.gain == 2 and "-" in list(emulated.table([row]).columns[5].cells)
 
 
-def test_what_must_hold() -> None:
-    """The worst row of each rule is named; aims are those of known models on four equal devices."""
-    steps_s = {"one device": 3.0, "auto": 2.0, "1f1b": 1.0, "chosen": 1.25}
-    rows = [
-        Emulated("gpt2", "4 equal, NVLink", 8, steps_s, 1.2, 1.0, "hand"),
-        Emulated("other", "2 equal, PCIe", 8, {**steps_s, "chosen": 1.0}, 1.0, 1.0, "hand"),
-    ]
-    shown = holding(rows)
-    cells = [list(column.cells) for column in shown.columns]
-    assert cells[1] == ["gpt2, 4 equal, NVLink, m=8"] * 3
-    assert cells[3:] == [["1.250", "0.625", "2.400"], ["NO", "yes", "NO"]]
-
-
 def kept_by_rows(rows: int) -> LayerGraph:
     """Four equal layers; what they keep grows with the rows. A batch of 64 fits 1.8 times on four devices."""
     graph = chain([(1.0, 2.0)] * 4, size=rows)
@@ -131,9 +90,9 @@ def test_parts_of_the_list() -> None:
         measure(quick=True, devices=["3 equal"])
 
 
-def test_full_is_for_benches_with_a_longer_list() -> None:
-    """Others say that they have none."""
-    assert find("pipeline", full=True).keywords == {"full": True}  # type: ignore[attr-defined]
+def test_parts_are_of_benches_that_have_some() -> None:
+    """Others run as a whole."""
+    assert find("pipeline", models=["gpt2"]).keywords == {"models": ["gpt2"]}  # type: ignore[attr-defined]
     assert find("pipeline") is measure
-    with pytest.raises(ValueError, match="'steps' has no longer list"):
-        find("steps", full=True)
+    with pytest.raises(ValueError, match="of the bench 'truth' no part can be run"):
+        find("truth", models=["gpt2"])

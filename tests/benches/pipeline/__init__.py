@@ -2,7 +2,7 @@
 
 In:    models on the `meta` device, clusters by their datasheets, numbers of microbatches.
 Out:   a row for each: gain over one device, the chosen order over the bound and over other orders.
-Start: `measuring`, then `emulated` and `simulated`.
+Start: `measuring`, then `emulated`.
 """
 
 from benches.pipeline.measuring import measure

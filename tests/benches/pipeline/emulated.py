@@ -30,12 +30,11 @@ from benches.pipeline.closer import closer_bound_s
 from benches.pipeline.subjects import OPTIMIZER, clusters, subjects
 
 USUAL = ("4 equal, NVLink",)
-"""The clusters of the short list."""
+"""The clusters that are run unless others are asked for."""
 
 MICROBATCHES = 8
-"""How many in the short list."""
+"""How many."""
 
-_MANY = (2, 8, 32)
 UNSPLIT = {"one device": "single", "auto": "auto"}
 """Ways without microbatches, each with its placer."""
 
@@ -101,33 +100,30 @@ class Row:
 
 
 def emulated(
-    *, quick: bool = False, full: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()
+    *, quick: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()
 ) -> Iterator[Row]:
     """Place, order and run every model.
 
     Args:
         quick: one small model on two devices, without a search.
-        full: on all clusters, with 2, 8 and 32 microbatches; else on four equal devices with 8.
         models: only these.
-        devices: only clusters whose names begin with one of these.
+        devices: clusters whose names begin with one of these; four equal ones unless given.
 
     Yields:
         One row after the other.
     """
-    numbers = (4,) if quick else _MANY if full else (MICROBATCHES,)
+    number = 4 if quick else MICROBATCHES
     most = 1 if quick else None
     every = [(name, charged(one)) for name, one in clusters(quick=quick)]
     if devices:
         chosen = [(name, one) for name, one in every if name.startswith(tuple(devices))]
     else:
-        chosen = [(name, one) for name, one in every if quick or full or name in USUAL]
+        chosen = [(name, one) for name, one in every if quick or name in USUAL]
     for model, (module, inputs) in islice(subjects(quick=quick, only=models), most):
         for setting, cluster in chosen[:most]:
             unsplit_s = _unsplit_s(module, inputs, cluster)
-            for number in numbers:
-                yield _row(
-                    model, module, inputs, setting, cluster, number, unsplit_s, effort=0 if quick else 1
-                )
+            effort = 0 if quick else 1
+            yield _row(model, module, inputs, setting, cluster, number, unsplit_s, effort=effort)
 
 
 def charged(cluster: Cluster) -> Cluster:
