@@ -6,7 +6,7 @@
     │   ├── BatchCoupled       the rows of a batch know each other: its microbatches train something else
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
-    │   ├── SplitTensorError   an operation would need the whole of a tensor that lies in pieces
+    │   ├── ShardedTensorError   an operation would need the whole of a sharded tensor
     │   ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     │   └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
     │       ├── PlanError      a plan is malformed, or does not match the model or the cluster
@@ -255,8 +255,8 @@ class PlacementError(FatalError):
         super().__init__(message)
 
 
-class SplitTensorError(FatalError, NotImplementedError):
-    """An operation would need the whole of a tensor that lies in pieces, which no device may hold."""
+class ShardedTensorError(FatalError, NotImplementedError):
+    """An operation would need the whole of a sharded tensor, which no device may hold."""
 
 
 class StreamRaceError(FatalError):

@@ -21,7 +21,7 @@ from baechi.errors import (
     PlanError,
     RecordError,
     RecoverableError,
-    SplitTensorError,
+    ShardedTensorError,
     StreamRaceError,
     UnsplittableCall,
     WorkerError,
@@ -40,7 +40,7 @@ EXAMPLES = [
     PlanError("the plan is malformed:", FAULTS),
     CheckpointError("the files do not belong together:", FAULTS),
     PlacementError("no placement keeps the memory", layer="a", short_bytes={"cpu:0": 512}),
-    SplitTensorError("a view of a tensor that lies in pieces"),
+    ShardedTensorError("a view of a sharded tensor"),
     UnsplittableCall("forward writes to what it was given", writes=True),
     StreamRaceError("add reads what mul writes"),
     baechi.DeviceMemoryError(

@@ -16,7 +16,7 @@ PUBLIC = {
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
     "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError",
-    "StreamRaceError", "SplitTensorError", "UnsplittableCall",
+    "StreamRaceError", "ShardedTensorError", "UnsplittableCall",
 }  # fmt: skip
 
 

@@ -72,6 +72,16 @@ class AbstractAttributes:
                             yield key, path, what
 
     @classmethod
+    def read(cls, said: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        """Attributes that are records, as their forms read them: a file may say 2.0 where it means 2.
+
+        Args:
+            said: the attributes of a node or an edge, which were checked.
+            *names: of the attributes; those that are not said are left out.
+        """
+        return {name: readers(cls)[name](said[name]) for name in names if said.get(name) is not None}
+
+    @classmethod
     def documented(cls) -> str:
         """The list of all attributes: name, unit, default, meaning."""
         lines = []

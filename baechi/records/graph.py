@@ -11,18 +11,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
-from baechi.records.schema import (
-    LONGEST,
-    Name,
-    few_of,
-    form_of,
-    in_words,
-    malformed,
-    readers,
-    refused,
-    shown,
-    within,
-)
+from baechi.records.schema import LONGEST, Name, few_of, form_of, in_words, malformed, refused, shown, within
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -68,7 +57,8 @@ class LayerGraph(DiGraph, AbstractRecord):
         for source, target, attributes in graph.edges(data=True):
             layers.add_edges_from([(str(source), str(target), attributes)])
         layers.check()
-        layers._read_records()
+        for _, data in layers.nodes(data=True):
+            data.update(LayerCosts.read(data, "splits", "shard"))
         return layers
 
     @property
@@ -125,7 +115,7 @@ class LayerGraph(DiGraph, AbstractRecord):
             if self.nodes[name].get("kind") == "input":
                 for source in self.predecessors(name):
                     yield (source, name), "", "nothing leads into an input"
-        if not self.says("tile") and not self.says("joins"):  # what is split is named as it was before
+        if not self.says("shard") and not self.says("joins"):  # what is split is named as it was before
             yield from self._strangers()
         if not nx.is_directed_acyclic_graph(self):
             yield None, "", f"it has a cycle: {few_of([edge[0] for edge in nx.find_cycle(self)], ' > ')}"
@@ -330,16 +320,9 @@ class LayerGraph(DiGraph, AbstractRecord):
             wrong.append((".graph" + path if key is None else f".{rows}[{index[key]}]{path}", what))
         if wrong:
             raise malformed(*wrong)
-        graph._read_records()
+        for _, data in graph.nodes(data=True):
+            data.update(LayerCosts.read(data, "splits", "shard"))
         return graph
-
-    def _read_records(self) -> None:
-        """Keep what nodes say of shards as it was read: a file may say 2.0 where it means 2."""
-        for name, read in readers(LayerCosts).items():
-            if name in ("splits", "tile"):
-                for _, data in self.nodes(data=True):
-                    if data.get(name) is not None:
-                        data[name] = read(data[name])
 
 
 _Fault = tuple[Any, str, str]

@@ -25,8 +25,8 @@ class Splits(TypedDict):
     lengths: NotRequired[Mapping[str, int]]
 
 
-class Tile(TypedDict):
-    """What a tile is of its layer; `LayerCosts.tile` says what these are."""
+class Shard(TypedDict):
+    """What a shard is of its layer; `LayerCosts.shard` says what these are."""
 
     of: str
     dimension: str
@@ -202,15 +202,15 @@ class LayerCosts(AbstractAttributes):
         "`refused`, if it is, the `rows` of the example's batch, if it can be split along these, and "
         "`lengths` of dimensions that are no weight's.",
     ] = None
-    tile: Annotated[
-        Tile | None,
+    shard: Annotated[
+        Shard | None,
         "record",
-        "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
+        "Of a shard: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
         "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "
         "count something else than a weight's axis, how many values a weight has, and how long one is "
-        "(`units`). Of a tile of a functional op: the `function`.",
+        "(`units`). Of a shard of a functional op: the `function`.",
     ] = None
-    joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
+    joins: Annotated[str | None, "name", "The module whose shards' outputs it joins."] = None
 
     @property
     def weights_part(self) -> float:

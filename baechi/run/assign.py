@@ -34,14 +34,14 @@ from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.recompute import call_recomputed, wrap_recomputed
 from baechi.run.runtime import Reorder, Runtime
+from baechi.run.sharded.layers import drop_shards, make_shards, sharded_layer_of
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
-from baechi.run.tiled import drop_tiles, make_tiles, tiled_of
 from baechi.run.weights.loading import unwatch_loading, watch_loading
 from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
-from baechi.run.weights.pieces import in_pieces, join_weights, split_weights
-from baechi.run.weights.replicated import end_replicas, leave_pieces_alone
+from baechi.run.weights.replicated import end_replicas, leave_sharded_alone
+from baechi.run.weights.shards import by_shard, join_weights, shard_weights
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.compiled import bring_back
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
@@ -80,9 +80,9 @@ def assign(
     refuse_distributed(model)
     planned, weights, modules = match_weights(model, plan), weights_of(model), modules_of(model)
     runtime = Runtime(plan, reorder=reorder)
-    tiles = make_tiles(plan, modules)
-    split_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
-    move(in_pieces(weights, runtime.cuts), planned, runtime.backend, optimizer)
+    shards = make_shards(plan, modules)
+    shard_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
+    move(by_shard(weights, runtime.cuts), planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
@@ -94,9 +94,9 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     runtime.microbatches = microbatches
-    leave_pieces_alone(model, runtime)
-    if len(plan.devices_used) > 1 or microbatches is not None or tiles:
-        _wrap(model, runtime, planned, tiles)
+    leave_sharded_alone(model, runtime)
+    if len(plan.devices_used) > 1 or microbatches is not None or shards:
+        _wrap(model, runtime, planned, shards)
     else:
         hook(model)
         wrap_recomputed(model, plan.recompute)
@@ -123,7 +123,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         if binding is None or leave(module, binding.runtime):
             restore_forward(module)
             bring_back(module)
-        drop_tiles(module)
+        drop_shards(module)
         unbind(module)
     uncompile(model, binding.runtime.blocks if binding is not None else ())
     unhook(model)
@@ -237,12 +237,12 @@ def refuse_distributed(model: Any) -> None:
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
 
 
-def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: dict[str, nn.Module]) -> None:
-    modules = {**modules_of(model), **tiles}
+def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], shards: dict[str, nn.Module]) -> None:
+    modules = {**modules_of(model), **shards}
     devices = _layer_devices(runtime.plan, modules, planned)
     wrapped: set[int] = set()
     for name, module in modules.items():
-        if tiled_of(module) is not None and id(module) not in wrapped:
+        if sharded_layer_of(module) is not None and id(module) not in wrapped:
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
             _replace(module, runtime, name, "", call_split_layer)
@@ -279,7 +279,7 @@ def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> 
 def _replace(module: nn.Module, runtime: Runtime, name: str, device: str, call: Callable[..., Any]) -> None:
     """Replace a module's forward by a call; by one that keeps no activations if the plan says so."""
     again = name in runtime.plan.recompute
-    if runtime.leaves_parts and call in (call_layer, call_shared_layer, call_fused_stack):
+    if runtime.leaves_sharded and call in (call_layer, call_shared_layer, call_fused_stack):
         call = functools.partial(call_joined, call)
     replace_forward(module, functools.partial(call_recomputed, call, device) if again else call)
 
@@ -294,7 +294,7 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str,
     own = _devices_below(planned)
     for name, module in modules.items():
         inside = not layers.isdisjoint(around(name))
-        if name in devices or inside or next(module.children(), None) is not None or tiled_of(module):
+        if name in devices or inside or next(module.children(), None) is not None or sharded_layer_of(module):
             continue
         if len(own.get(name, ())) == 1:
             devices[name] = next(iter(own[name]))

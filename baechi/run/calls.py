@@ -17,20 +17,20 @@ from baechi.run.pipeline.walking import with_loss
 from baechi.run.plain_step import run_layer, run_step
 from baechi.run.reorder.deferred import force
 from baechi.run.runtime import Runtime
+from baechi.run.sharded.layers import run_shards
+from baechi.run.sharded.output import ShardedOutput, joined
 from baechi.run.shares import Seat, shares_of
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
-from baechi.run.tiled import run_tiles
-from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.weights.replicated import meet_replicas
 from baechi.run.weights.settle import settled, why_elsewhere
-from baechi.split.piecewise import LAYERS
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.compiler import is_in_compiled_model
 from baechi.torchlib.private.modes import function_mode_count, function_modes
+from baechi.torchlib.shards.table import LAYERS
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -91,7 +91,7 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_split_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the tiles of a split layer, and join what they return.
+    """Run the shards of a split layer, and join what they return.
 
     Args:
         module: the layer.
@@ -101,7 +101,7 @@ def call_split_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         What the layer returns; on the inputs' device if called outside a step, unless outputs stay.
     """
     runtime = module.__dict__[BINDING].runtime
-    return _call(module, args, kwargs, functools.partial(run_tiles, module, runtime))
+    return _call(module, args, kwargs, functools.partial(run_shards, module, runtime))
 
 
 @uncompiled
@@ -125,7 +125,7 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a layer of a model in which outputs of split layers may be in parts.
+    """Run a layer of a model in which outputs of split layers may be sharded.
 
     It is given wholes, but for an activation: that is the op that it calls.
 
@@ -137,10 +137,10 @@ def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwarg
     Returns:
         What the layer returns.
     """
-    if any(isinstance(tensor, Unjoined) for tensor in tensors_in(args, kwargs)):
+    if any(isinstance(tensor, ShardedOutput) for tensor in tensors_in(args, kwargs)):
         glue = next((mode for mode in function_modes() if isinstance(mode, GlueMode)), None)
         if glue is not None and type(module).__name__ in LAYERS:
-            return forward_to_run(module)(*args, **kwargs)  # its ops go part by part, or join
+            return forward_to_run(module)(*args, **kwargs)  # its ops go shard by shard, or join
         args, kwargs = glue.joined((args, kwargs)) if glue is not None else joined((args, kwargs))
     return call(module, *args, **kwargs)
 

@@ -15,9 +15,9 @@ from baechi.run.assign import runtime_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
-from baechi.run.weights.pieces import in_pieces
-from baechi.torchlib.split_tensors.cutting import refill
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.run.weights.shards import by_shard
+from baechi.torchlib.shards.cutting import refill
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 from baechi.torchlib.tensors.swap_memory import exchange
 
@@ -47,15 +47,15 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
     checkpoint, weights = Checkpoint(path), weights_of(model)
     loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
     _check(model, checkpoint, weights, loaded, strict=strict)
-    planned = planned_devices(runtime.plan, in_pieces(weights, runtime.cuts))
+    planned = planned_devices(runtime.plan, by_shard(weights, runtime.cuts))
     backend, sharing = runtime.backend, _sharing(weights)
     with torch.no_grad():
         for name, value in checkpoint.tensors(loaded):
             weight = weights[name]
-            if weight.is_meta and isinstance(weight, SplitTensor):
-                places = [planned[f"{name}[{number}]"] for number in range(len(weight.pieces))]
-                pairs = zip(weight.pieces, places, strict=True)
-                refill(weight, [backend.room_for([piece], place)[0] for piece, place in pairs])
+            if weight.is_meta and isinstance(weight, ShardedWeight):
+                places = [planned[f"{name}[{number}]"] for number in range(len(weight.shards))]
+                pairs = zip(weight.shards, places, strict=True)
+                refill(weight, [backend.room_for([shard], place)[0] for shard, place in pairs])
             elif weight.is_meta:
                 _make_room(sharing[storage_object(weight)], backend, planned[name])
             weight.copy_(value)

@@ -13,16 +13,16 @@ from baechi.records.plan import Plan
 
 
 class OpenStep(Protocol):
-    """The open step, as the tiles of a split layer know it."""
+    """The open step, as the shards of a split layer know it."""
 
     backend: AbstractBackend
     turns: Iterator[int]
 
-    def pieces_of(self, weight: Any) -> tuple[torch.Tensor, ...]:
-        """The pieces of a weight that tiles read, each on its device.
+    def shards_of(self, weight: Any) -> tuple[torch.Tensor, ...]:
+        """The shards of a weight, each on its device, as those of a layer read them.
 
         Args:
-            weight: a weight in pieces.
+            weight: a sharded weight.
         """
 
 
@@ -30,7 +30,7 @@ class OpenMode(Protocol):
     """The mode of the open step: it sees each functional op of the model's code."""
 
     weight_op_calls: Counter[tuple[str, int]]
-    """Of functional ops that read a weight in pieces: calls so far, by function and weight."""
+    """Of functional ops that read a sharded weight: calls so far, by function and weight."""
 
     @property
     def step(self) -> OpenStep:
@@ -40,10 +40,10 @@ class OpenMode(Protocol):
         """Within this context the mode is off: what runs is no code of the model."""
 
     def joined(self, values: Any) -> Any:
-        """Put wholes in the place of values that are in parts.
+        """Put wholes in the place of sharded outputs.
 
         Args:
-            values: anything; values in parts are found in lists, tuples and dicts.
+            values: anything; sharded outputs are found in lists, tuples and dicts.
         """
 
 
@@ -57,8 +57,8 @@ class ModelRuntime(Protocol):
     weight_owners: MutableMapping[int, nn.Module]
 
     @property
-    def leaves_parts(self) -> bool:
-        """Whether outputs of a split layer may be in parts, which are not joined."""
+    def leaves_sharded(self) -> bool:
+        """Whether outputs of a split layer may stay sharded."""
 
     @property
     def glue(self) -> OpenMode | None:

@@ -19,6 +19,7 @@ from torch import nn
 from baechi.errors import note_where
 from baechi.run.compiled import written_forward
 from baechi.run.runtime import Runtime
+from baechi.run.sharded.output import settled
 from baechi.run.steady.arguments import has_list, plain_tensors
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.call import Call
@@ -27,9 +28,8 @@ from baechi.run.step.glue import GlueMode
 from baechi.run.step.plain_loans import Plain, lend_plain
 from baechi.run.step.reach import Reach, ReachAside, hidden_elsewhere, hides_elsewhere
 from baechi.run.step.step import Step
-from baechi.run.unjoined.value import settled
 from baechi.run.weights.match import has_weights
-from baechi.split.tiles import Tile
+from baechi.split.layer_shard import LayerShard
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import stamp
@@ -269,7 +269,7 @@ def _inside_another(reached: _Reached, args: Any, kwargs: Any) -> Any:
     module, step = reached.module, reached.glue.step
     place = step.inside
     assert place is not None
-    if not has_weights(module) and not isinstance(module, Tile):  # a tile is given its weight
+    if not has_weights(module) and not isinstance(module, LayerShard):  # a shard is given its weight
         return original_forward(module)(*args, **kwargs)
     with ReachAside():
         result = _launch(reached, args, kwargs)

@@ -30,7 +30,7 @@ from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id, views_replayed
 from baechi.torchlib.private.modes import function_modes
-from baechi.torchlib.split_tensors.gradients import leaves_of
+from baechi.torchlib.shards.gradients import leaves_of
 
 Reorder = bool | Literal["host", "threads"]
 
@@ -78,9 +78,9 @@ class Runtime:
         self.goes_back_in_parts = False
         """Whether microbatches go backward now; else a step that ran whole does."""
         self.weight_owners: MutableMapping[int, nn.Module] = WeakValueDictionary()
-        """By weight in pieces, the layer that ran with it, where functional ops read it, too."""
+        """By sharded weight, the layer that ran with it, where functional ops read it, too."""
         self.replicas: Any = None
-        """The processes that train the same weights in pieces (`run.weights.replicated`); None if alone."""
+        """The processes that train the same sharded weights (`run.weights.replicated`); None if alone."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))
@@ -134,10 +134,12 @@ class Runtime:
         return cuts_of(self.plan.graph)
 
     @cached_property
-    def leaves_parts(self) -> bool:
-        """Whether outputs of a split layer may be in parts, which are not joined."""
+    def leaves_sharded(self) -> bool:
+        """Whether outputs of a split layer may stay sharded."""
         joins = {costs.joins for _, costs in self.plan.graph.placed_costs()}
-        return any(costs.tile["of"] not in joins for _, costs in self.plan.graph.placed_costs() if costs.tile)
+        return any(
+            costs.shard["of"] not in joins for _, costs in self.plan.graph.placed_costs() if costs.shard
+        )
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -195,7 +197,7 @@ class Runtime:
             step = Step(self.backend, self)
             step.one_device = False
             if self.goes_back_in_parts:  # what runs again saves what lanes have saved
-                step.pieces_of = leaves_of
+                step.shards_of = leaves_of
             self._thread.glue = GlueMode(step)
             self._thread.backward = current_graph_task_id()
             call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))

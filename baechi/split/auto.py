@@ -1,11 +1,11 @@
 """Split what fits nowhere, as little as needed.
 
     no placement ──▶ the layer that the refusal names, else the one    ──▶ placed? ──▶ the plan
-                     whose tiles are largest, gets more tiles                 │ no
+                     whose shards are largest, gets more shards               │ no
                             ▲                                                 │
                             └─────────────────────────────────────────────────┘
 
-A layer larger than every device begins with as many tiles as its bytes ask for. Where the same is short as
+A layer larger than every device begins with as many shards as its bytes ask for. Where the same is short as
 before, the next layer is one that is whole yet. Nothing here needs torch.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from baechi.cost.memory import footprints
-from baechi.errors import PlacementError, PlanError, SplitTensorError, note
+from baechi.errors import PlacementError, PlanError, ShardedTensorError, note
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.split.rewrite import cuts_weights, sizes_of, split
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 _READ_ELSEWHERE = "other code reads its weight (a layer that shares it, such as nn.Linear, is split with it)"
 
-_TILE = re.compile(r"(?P<layer>[^\[]*)(\[\d+\])?")
-"""A layer, or one of its tiles; a join is neither: more tiles make it no smaller."""
+_SHARD = re.compile(r"(?P<layer>[^\[]*)(\[\d+\])?")
+"""A layer, or one of its shards; a join is neither: more shards make it no smaller."""
 
 _STEEPEST = 8
-"""A layer gets at most so many times as many tiles at once: what a tile needs does not all shrink."""
+"""A layer gets at most so many times as many shards at once: what a shard needs does not all shrink."""
 
 _ATTEMPTS = 8
 """Maximum number of ways to split that are placed."""
@@ -62,12 +62,12 @@ def split_as_needed(
         name = _to_blame(next(iter(made.values())), refused.layer, sizes)
         needed_bytes = largest_bytes + min(refused.short_bytes.values(), default=0)
         if name is None:
-            tile_bytes = {one: size / numbers.get(one, 1) for one, size in sizes.items()}
+            shard_bytes = {one: size / numbers.get(one, 1) for one, size in sizes.items()}
             left = [one for one in sizes if not (same and one in numbers)]
             if not left:
-                break  # what is too large is no tile
-            name = max(left, key=lambda one: tile_bytes[one])
-            needed_bytes = int(tile_bytes[name])
+                break  # what is too large is no shard
+            name = max(left, key=lambda one: shard_bytes[one])
+            needed_bytes = int(shard_bytes[name])
         so_far = numbers.get(name, 1)
         numbers[name] = max(so_far + 1, min(-(-so_far * needed_bytes // largest_bytes), _STEEPEST * so_far))
         try:
@@ -77,14 +77,14 @@ def split_as_needed(
             same = (error.layer, error.short_bytes) == (refused.layer, refused.short_bytes)
             refused = error
             continue
-        except (SplitTensorError, ValueError) as error:
-            whole[name] = _READ_ELSEWHERE if isinstance(error, SplitTensorError) else str(error)
+        except (ShardedTensorError, ValueError) as error:
+            whole[name] = _READ_ELSEWHERE if isinstance(error, ShardedTensorError) else str(error)
             del sizes[name], numbers[name]
             continue
         logger.info("split, since nothing else fits: %s", _listed(numbers))
         return plan
     if numbers:
-        note(refused, f"split into tiles ({_listed(numbers)}) it does not fit, either")
+        note(refused, f"split into shards ({_listed(numbers)}) it does not fit, either")
     for name, why in whole.items():
         note(refused, f"split='auto' leaves {name} whole: {why}")
     raise refused
@@ -95,10 +95,10 @@ def _to_blame(graph: LayerGraph, named: str | None, sizes: Mapping[str, float]) 
     if named is None or named not in graph.nodes:
         return None
     for node in (named, *graph.predecessors(named)):
-        tile = _TILE.fullmatch(node)
-        if tile is not None and tile["layer"] in sizes:
-            return tile["layer"]
-        if tile is None:
+        shard = _SHARD.fullmatch(node)
+        if shard is not None and shard["layer"] in sizes:
+            return shard["layer"]
+        if shard is None:
             break
     return None
 

@@ -1,4 +1,4 @@
-"""Layers of a chain that are cut alike: what one leaves in parts the next takes in parts.
+"""Layers of a chain that are cut alike: what one leaves sharded the next takes sharded.
 
     up[0] ─┐                        ┌─ down[0] ─┐           up[0] ─▶ gelu[0] ─▶ down[0] ─┐
     up[1] ─┼▶ up[join] ─▶ gelu ─▶ ──┼─ down[1] ─┼▶  >>      up[1] ─▶ gelu[1] ─▶ down[1] ─┼▶ down[join]
@@ -15,40 +15,40 @@ import networkx as nx
 
 from baechi.records.graph import LayerGraph
 from baechi.split.dimension import SplitDimension
-from baechi.split.piecewise import ELEMENTWISE, HEADS, LAYERS, VIEWS
-from baechi.split.spec import Tiling
-from baechi.split.unjoin import Head, leave_in_parts
+from baechi.split.sharded_outputs import Head, keep_sharded
+from baechi.split.spec import Sharding
+from baechi.torchlib.shards.table import LAYERS, kind_of
 
 Shares = tuple[Fraction, ...]
-"""How much of a whole each part is: layers of other widths may be cut alike (keys of grouped queries)."""
+"""How much of a whole each shard is: layers of other widths may be cut alike (keys of grouped queries)."""
 
 
 def link_chains(
     made: LayerGraph,
-    tiles: Mapping[str, list[str]],
+    shards: Mapping[str, list[str]],
     heads: Mapping[str, str],
-    tilings: Mapping[str, Tiling],
+    shardings: Mapping[str, Sharding],
     dimensions: Mapping[str, SplitDimension],
 ) -> None:
-    """Leave outputs in parts where only tiles that take them so read them, or ops element by element before.
+    """Leave outputs sharded where only shards that take them so read them, or ops element by element before.
 
     Args:
-        made: a graph with tiles and joins; it is changed.
-        tiles: by call that is split, its tiles.
+        made: a graph with shards and joins; it is changed.
+        shards: by call that is split, its shards.
         heads: by call that is split, its join.
-        tilings: by layer, how it is split.
+        shardings: by layer, how it is split.
         dimensions: by layer, along what.
     """
     calls: dict[str, dict[str, Sequence[str]]] = {}
-    for name, own in tiles.items():
-        calls.setdefault(made.nodes[own[0]]["tile"]["of"], {})[heads[name]] = own
+    for name, own in shards.items():
+        calls.setdefault(made.nodes[own[0]]["shard"]["of"], {})[heads[name]] = own
     alike: dict[tuple[int, Shares], dict[str, dict[str, Head]]] = {}
     for layer, own_calls in calls.items():
-        how, tiling = dimensions[layer], tilings[layer]
-        if how.join == "cat" and tiling.base is None and all(head in made for head in own_calls):
-            for shares, of_calls in _ways(made, own_calls, tiling.sizes):
+        how, sharding = dimensions[layer], shardings[layer]
+        if how.join == "cat" and sharding.base is None and all(head in made for head in own_calls):
+            for shares, of_calls in _ways(made, own_calls, sharding.sizes):
                 alike.setdefault((how.axis, shares), {})[layer] = of_calls
-    takers = {layer: (how.takes, _shares(tilings[layer].sizes)) for layer, how in dimensions.items()}
+    takers = {layer: (how.takes, _shares(shardings[layer].sizes)) for layer, how in dimensions.items()}
     for key, layers in alike.items():
         ends = {layer for layer, takes in takers.items() if takes == key}
         joined = {
@@ -60,7 +60,7 @@ def link_chains(
         linked, between = _region(made, joined, ends)
         if linked:
             own_heads = {head: own for head, (layer, own) in joined.items() if layer in linked}
-            leave_in_parts(made, own_heads, between, [float(share) for share in key[1]])
+            keep_sharded(made, own_heads, between, [float(share) for share in key[1]])
 
 
 def _shares(sizes: Sequence[int]) -> Shares:
@@ -70,9 +70,9 @@ def _shares(sizes: Sequence[int]) -> Shares:
 def _ways(
     made: LayerGraph, calls: Mapping[str, Sequence[str]], sizes: Sequence[int]
 ) -> Iterator[tuple[Shares, dict[str, Head]]]:
-    """How outputs may be read in parts: as one value; as several, if the tiles cut each of them alike."""
-    yield _shares(sizes), {head: Head(tiles) for head, tiles in calls.items()}
-    several = {head: Head(tiles, _values(made, head)) for head, tiles in calls.items()}
+    """How sharded outputs may be read: as one value; as several, if the shards cut each of them alike."""
+    yield _shares(sizes), {head: Head(shards) for head, shards in calls.items()}
+    several = {head: Head(shards, _values(made, head)) for head, shards in calls.items()}
     values = {len(own.values) for own in several.values()}
     number, rest = divmod(len(sizes), max(1, *values))
     if len(values) == 1 and number < len(sizes) and not rest:
@@ -92,7 +92,7 @@ def _values(made: LayerGraph, head: str) -> tuple[str, ...]:
 def _region(
     made: LayerGraph, heads: Mapping[str, tuple[str, Head]], ends: set[str]
 ) -> tuple[list[str], Sequence[str]]:
-    """The layers of which nothing needs the whole, and the ops between them and tiles that take parts."""
+    """The layers of which nothing needs the whole, and the ops between them and shards that take theirs."""
     order = list(nx.topological_sort(made))
     layers = list(dict.fromkeys([layer for layer, _ in heads.values()]))
     while layers and ends:
@@ -105,10 +105,10 @@ def _region(
                 continue
             own = set().union(*[owners[source] for source in inside])
             data = made.nodes[node]
-            if _goes_by_parts(made, node, alone=len(inside) == made.in_degree(node)):
+            if _goes_by_shards(made, node, alone=len(inside) == made.in_degree(node)):
                 owners[node] = own
                 found.append(node)
-            elif data.get("tile") is None or data["tile"]["of"] not in ends or len(inside) > 1:
+            elif data.get("shard") is None or data["shard"]["of"] not in ends or len(inside) > 1:
                 whole |= own
         for node, own in owners.items():
             if made.nodes[node].get("returned") or not made.out_degree(node):
@@ -119,11 +119,12 @@ def _region(
     return [], []
 
 
-def _goes_by_parts(made: LayerGraph, node: str, *, alone: bool) -> bool:
+def _goes_by_shards(made: LayerGraph, node: str, *, alone: bool) -> bool:
     data = made.nodes[node]
     kind = data.get("type")
-    if data.get("weights"):  # a weight lies on one device: parts on others would have to be brought it
+    if data.get("weights"):  # a weight lies on one device: shards on others would have to be brought it
         return False
     if data.get("kind") != "glue":
         return alone and kind in LAYERS
-    return kind in ELEMENTWISE | HEADS or (alone and kind in VIEWS)
+    does = kind_of(str(kind))
+    return does in ("each", "stack", "other axes") or (alone and does == "view")

@@ -1,4 +1,4 @@
-"""The costs of tiles and joins, from those of the layer that is split."""
+"""The costs of shards and joins, from those of the layer that is split."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,15 +7,15 @@ from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts, Splits
 from baechi.split.dimension import SplitDimension
-from baechi.split.piecewise import WEIGHT_OPS
-from baechi.split.spec import Tiling
+from baechi.split.spec import Sharding
 from baechi.split.table import rule_named
+from baechi.torchlib.shards.table import WEIGHT_OPS
 
 SHARED = (
     "backward_flops", "backward_moved_bytes", "backward_rise_bytes", "flops",
     "forward_temp_bytes", "moved_bytes", "temp_bytes",
 )  # fmt: skip
-"""Amounts of which each tile has its share."""
+"""Amounts of which each shard has its share."""
 
 _NO_WEIGHTS: Splits = {"shapes": {}, "tied": {}, "refused": ""}
 
@@ -24,7 +24,7 @@ _ARITHMETIC = ("arithmetic", "backward_arithmetic")
 """The same of each kernel."""
 
 TIMES = ("forward_s", "backward_s", "spread_s")
-"""Seconds, by device, of which each tile has its share."""
+"""Seconds, by device, of which each shard has its share."""
 
 _FUNCTIONS = {layer: function for function, layer in WEIGHT_OPS.items()}
 
@@ -34,26 +34,26 @@ _OF_OUTPUT = (
 )  # fmt: skip
 
 
-def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dict[str, Any]:
-    """The attributes of a tile's node.
+def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -> dict[str, Any]:
+    """The attributes of a shard's node.
 
     Args:
         graph: the graph before.
         name: the call of the layer that is split.
-        tiling: how it is split.
-        number: which tile.
+        sharding: how it is split.
+        number: which shard.
     """
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
-    how = rule_named(str(costs.type)).dims[tiling.dimension]
-    share = tiling.sizes[number] / sum(tiling.sizes)
+    how = rule_named(str(costs.type)).dims[sharding.dimension]
+    share = sharding.sizes[number] / sum(sharding.sizes)
     made: dict[str, Any] = {
         "kind": "layer",
         "module": f"{module}[{number}]",
-        "type": "Tile",
-        "tile": {
+        "type": "Shard",
+        "shard": {
             "of": module,
-            "dimension": tiling.dimension,
-            "sizes": list(tiling.sizes),
+            "dimension": sharding.dimension,
+            "sizes": list(sharding.sizes),
             "number": number,
             "cuts": {
                 weight: axis
@@ -63,17 +63,17 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
         },
     }
     if how.length:
-        units = _units(costs, how, tiling)
+        units = _units(costs, how, sharding)
         values = {weight: [how.values.get(weight, 1), unit] for weight, unit in units.items()}
-        made["tile"] |= {"units": values}
+        made["shard"] |= {"units": values}
     tied = {
         weight: list(names)
         for weight, names in (costs.splits or _NO_WEIGHTS)["tied"].items()
         if weight in how.cuts
     }
-    made["tile"] |= {"tied": tied} if tied else {}
+    made["shard"] |= {"tied": tied} if tied else {}
     if costs.reads:
-        made["tile"] |= {"function": _FUNCTIONS[str(costs.type)]}
+        made["shard"] |= {"function": _FUNCTIONS[str(costs.type)]}
     made |= {key: data[key] * share for key in SHARED if data.get(key)}
     made |= {key: _shared(data[key], share) for key in _ARITHMETIC if key in data}
     made |= {key: data[key] for key in _SAME if key in data}
@@ -90,9 +90,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     if kept:
         made["saved_bytes"] = kept * share
     if costs.weights is not None:
-        made["weights"] = _weights(costs.weights, costs.splits or _NO_WEIGHTS, module, how, tiling, number)
-    if tiling.devices is not None:
-        made["pin"] = tiling.devices[number]
+        made["weights"] = _weights(costs.weights, costs.splits or _NO_WEIGHTS, module, how, sharding, number)
+    if sharding.devices is not None:
+        made["pin"] = sharding.devices[number]
     return made
 
 
@@ -103,7 +103,7 @@ def _shared(kernels: Sequence[Sequence[float]], share: float) -> list[list[float
 def _weight_bytes(
     whole: float, splits: Mapping[str, Any], cuts: Mapping[str, int], share: float, *, first: bool
 ) -> float:
-    """A tile's share of weights' bytes: of those that are cut its part, of others all or nothing."""
+    """A shard's share of weights' bytes: of those that are cut its part, of others all or nothing."""
     elements = {weight: _product(shape) for weight, shape in splits["shapes"].items()}
     cut = sum([count for weight, count in elements.items() if weight in cuts])
     cut_bytes = whole * cut / max(1, sum(elements.values()))
@@ -122,12 +122,12 @@ def _weights(
     splits: Mapping[str, Any],
     module: str,
     how: SplitDimension,
-    tiling: Tiling,
+    sharding: Sharding,
     number: int,
 ) -> list[str]:
-    """The names of what a tile has of a layer's weights: a piece of each value, under each of its names.
+    """The names of what a layer's shard has of its weights: a shard of each value, under each of its names.
 
-    Of what is not cut, and of buffers, the first tile has the whole, and the others have nothing.
+    Of what is not cut, and of buffers, the first shard has the whole, and the others have nothing.
     """
     values: dict[str, int] = {}
     for weight in splits["shapes"]:
@@ -138,31 +138,31 @@ def _weights(
         if not values.get(name):  # not cut, or a buffer
             found += [name] if number == 0 else []
         else:
-            found += [f"{name}[{number + n * len(tiling.sizes)}]" for n in range(values[name])]
+            found += [f"{name}[{number + n * len(sharding.sizes)}]" for n in range(values[name])]
     return found
 
 
-def _units(costs: LayerCosts, how: SplitDimension, tiling: Tiling) -> dict[str, int]:
+def _units(costs: LayerCosts, how: SplitDimension, sharding: Sharding) -> dict[str, int]:
     """By weight that is cut, how much of its axis belongs to a step of one along the dimension."""
     shapes = (costs.splits or _NO_WEIGHTS)["shapes"]
     return {
-        weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(tiling.sizes)
+        weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(sharding.sizes)
         for weight, axis in how.cuts.items()
         if weight in shapes
     }
 
 
-def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
+def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
     """The attributes of a join's node.
 
     Args:
         graph: the graph before.
         name: the call of the layer that is split.
-        tiling: how it is split.
+        sharding: how it is split.
     """
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
-    adds = rule_named(str(costs.type)).dims[tiling.dimension].join == "sum"
-    kernels = max(1, len(tiling.sizes) - 1) if adds else 1
+    adds = rule_named(str(costs.type)).dims[sharding.dimension].join == "sum"
+    kernels = max(1, len(sharding.sizes) - 1) if adds else 1
     moved_bytes = costs.output_bytes * (3 * kernels if adds else 2)
     part = moved_bytes / costs.moved_bytes if costs.moved_bytes else 0.0
     made: dict[str, Any] = {"kind": "layer", "module": f"{module}[join]", "type": "Join", "joins": module}
@@ -173,13 +173,13 @@ def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
     if "host_forward_s" in data and costs.kernels:
         made["host_forward_s"] = costs.host_forward_s / costs.kernels * kernels
     if graph.training and not adds:
-        made |= {"backward_kernels": len(tiling.sizes), "backward_moved_bytes": 2 * costs.output_bytes}
+        made |= {"backward_kernels": len(sharding.sizes), "backward_moved_bytes": 2 * costs.output_bytes}
         if "forward_s" in data:
             made["backward_s"] = scaled(data["forward_s"], min(1.0, part))
     if costs.lent_bytes:
         made["saved_bytes"] = min(costs.saved_bytes, costs.lent_bytes)
-    if tiling.base is not None:
-        made["pin"] = tiling.base
+    if sharding.base is not None:
+        made["pin"] = sharding.base
     return made
 
 

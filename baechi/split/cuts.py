@@ -10,7 +10,7 @@ class Cut(NamedTuple):
 
     Args:
         axis: along which axis.
-        sizes: how long each piece is.
+        sizes: how long each shard is.
     """
 
     axis: int
@@ -25,11 +25,11 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
     """
     cuts: dict[str, Cut] = {}
     for _, costs in graph.placed_costs():
-        tile = costs.tile
-        if tile is None:
+        shard = costs.shard
+        if shard is None:
             continue
-        for weight, axis in tile["cuts"].items():
-            values, unit = tile.get("units", {}).get(weight, (1, 1))
-            for name in (f"{tile['of']}.{weight}", *tile.get("tied", {}).get(weight, ())):
-                cuts[name] = Cut(axis, tuple([size * unit for size in tile["sizes"]] * values))
+        for weight, axis in shard["cuts"].items():
+            values, unit = shard.get("units", {}).get(weight, (1, 1))
+            for name in (f"{shard['of']}.{weight}", *shard.get("tied", {}).get(weight, ())):
+                cuts[name] = Cut(axis, tuple([size * unit for size in shard["sizes"]] * values))
     return cuts

@@ -1,8 +1,8 @@
-"""What can be split of a layer's class: its dimensions by name, and how tiles along each are joined.
+"""What can be split of a layer's class: its dimensions by name, and how shards along each are joined.
 
     Linear, along "out"                          Linear, along "in"
-    x ──▶ tile 0: rows 0 to 3  ──┐               x[.., 0:4] ──▶ tile 0: columns 0 to 3, bias ──┐
-    x ──▶ tile 1: rows 4 to 7  ──┴─▶ cat         x[.., 4:8] ──▶ tile 1: columns 4 to 7 ────────┴─▶ sum
+    x ──▶ shard 0: rows 0 to 3  ──┐               x[.., 0:4] ──▶ shard 0: columns 0 to 3, bias ──┐
+    x ──▶ shard 1: rows 4 to 7  ──┴─▶ cat         x[.., 4:8] ──▶ shard 1: columns 4 to 7 ────────┴─▶ sum
 
 Nothing here needs torch.
 """
@@ -17,16 +17,16 @@ class SplitDimension:
     """A dimension along which a layer can be split.
 
     Args:
-        cuts: by weight, the axis that is cut. Weights that are not cut go whole to the first tile, so they
-            may only be added. Where none is cut, tiles take rows of the input (`takes`), and each is given
+        cuts: by weight, the axis that is cut. Weights that are not cut go whole to the first shard, so they
+            may only be added. Where none is cut, shards take rows of the input (`takes`), and each is given
             the weights whole.
-        join: whether the tiles' outputs are concatenated (`"cat"`) or added (`"sum"`).
+        join: whether the shards' outputs are concatenated (`"cat"`) or added (`"sum"`).
         axis: along which axis outputs are concatenated; from the end, so that batches may have any number of
             dimensions.
-        takes: the axis of the input of which each tile takes its share; None where each takes all of it.
+        takes: the axis of the input of which each shard takes its share; None where each takes all of it.
         length: the layer's attribute that says how long the dimension is, if it is not as long as the axis
             that is cut (attention has as many `num_heads`).
-        values: by weight, of how many equal values it consists, one after the other along its axis. A tile
+        values: by weight, of how many equal values it consists, one after the other along its axis. A shard
             has its share of each (of queries, keys and values).
     """
 
@@ -39,8 +39,8 @@ class SplitDimension:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The share of a layer that one tile computes.
+class ShardRange:
+    """What one shard of a layer computes of it.
 
     Args:
         start: where it begins along the dimension.
@@ -72,7 +72,7 @@ class Share:
 
 
 Compute = Callable[..., Any]
-"""`compute(options, dimension, share, x, *weights)`: a tile's output. Of a weight that consists of several
+"""`compute(options, dimension, shard, x, *weights)`: a shard's output. Of a weight that consists of several
 values it is given a tuple; `x` is a `Given` where the layer takes more than one tensor."""
 
 
@@ -84,12 +84,12 @@ class SplitRule:
         dims: by name, what can be split; the first one is taken where none is named.
         weights: the layer's weights, in the order in which `compute` takes them; one that is not there is
             None.
-        compute: a function of a module (so that models can be pickled): a tile's output.
+        compute: a function of a module (so that models can be pickled): a shard's output.
         options: the layer's attributes that `compute` needs, noted when the layer is split.
         refuses: from a layer to the reason why it cannot be split; empty if it can.
         notes: from a layer to more options, which are no attributes of it.
         takes_all: whether the layer takes more than one tensor. `compute` is given all of its arguments then,
-            and tiles may return tuples, of which each tensor is added.
+            and shards may return tuples, of which each tensor is added.
     """
 
     dims: Mapping[str, SplitDimension]

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from baechi.records.graph import LayerGraph
-from baechi.split.piecewise import WEIGHT_OPS
+from baechi.torchlib.shards.table import WEIGHT_OPS
 
 _WEIGHT = "weight"
 
@@ -88,7 +88,7 @@ def _become_layer(made: LayerGraph, name: str, reader: _Reader) -> None:
         "kind": "layer",
         "module": name,
         "type": WEIGHT_OPS[kept["type"]],
-        "weights": list(kept.get("weights", ())),  # a bias, which the first tile has
+        "weights": list(kept.get("weights", ())),  # a bias, which the first shard has
         "colocate": group,
         "splits": {"shapes": {_WEIGHT: reader.shape}, "tied": {_WEIGHT: list(reader.names)}, "refused": ""},
     }

@@ -1,6 +1,6 @@
 """Which nodes share a device when layers of their group are split.
 
-A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), by what
+A group is held together by ties (the shards of tied layers go on sharing a device, one by one), by what
 follows an output (that goes with the join), and by layers that did not run (nothing is known of what they
 hand each other, so they stay together, with the join).
 """
@@ -13,14 +13,14 @@ from baechi.records.graph import LayerGraph
 
 
 def regrouped(
-    before: LayerGraph, made: LayerGraph, tiles: Mapping[str, list[str]], heads: Mapping[str, str]
+    before: LayerGraph, made: LayerGraph, shards: Mapping[str, list[str]], heads: Mapping[str, str]
 ) -> None:
-    """Set the groups of tiles, joins, and of what was in a group with their layers.
+    """Set the groups of shards, joins, and of what was in a group with their layers.
 
     Args:
         before: the graph with the layers.
-        made: the graph with their tiles; its groups are changed.
-        tiles: by node that is split, its tiles.
+        made: the graph with their shards; its groups are changed.
+        shards: by node that is split, its shards.
         heads: by node that is split, its join.
     """
     groups: dict[str, list[str]] = {}
@@ -29,22 +29,26 @@ def regrouped(
         if group is not None:
             groups.setdefault(group, []).append(name)
     for group, members in groups.items():
-        if any(member in tiles for member in members):
-            _tiles_together(made, group, [tiles[member] for member in members if member in tiles])
-            _others_together(made, group, members, tiles, heads)
-    for name, parts in tiles.items():  # a layer without a group of its own
-        for number, tile in enumerate(parts):
-            made.nodes[tile].setdefault("colocate", f"{name}[{number}]")
+        if any(member in shards for member in members):
+            _shards_together(made, group, [shards[member] for member in members if member in shards])
+            _others_together(made, group, members, shards, heads)
+    for name, own in shards.items():  # a layer without a group of its own
+        for number, shard in enumerate(own):
+            made.nodes[shard].setdefault("colocate", f"{name}[{number}]")
 
 
-def _tiles_together(made: LayerGraph, group: str, split: list[list[str]]) -> None:
-    for parts in split:
-        for number, tile in enumerate(parts):
-            made.nodes[tile]["colocate"] = f"{group}[{number}]"
+def _shards_together(made: LayerGraph, group: str, split: list[list[str]]) -> None:
+    for own in split:
+        for number, shard in enumerate(own):
+            made.nodes[shard]["colocate"] = f"{group}[{number}]"
 
 
 def _others_together(
-    made: LayerGraph, group: str, members: list[str], tiles: Mapping[str, list[str]], heads: Mapping[str, str]
+    made: LayerGraph,
+    group: str,
+    members: list[str],
+    shards: Mapping[str, list[str]],
+    heads: Mapping[str, str],
 ) -> None:
     """What follows an output, one op after the other, goes with the join; and what did not run."""
     rest = [heads.get(member, member) for member in members]

@@ -1,12 +1,13 @@
-"""A layer graph whose layers are split: tiles and a join in place of a layer.
+"""A layer graph whose layers are split: shards and a join in place of a layer.
 
               head                     head[0] ──┐
     mid ──▶ 128,000 x 4,096   >>   mid ┼ head[1] ──┼─▶ head[join] ──▶ cross_entropy
                                        └ head[2] ──┘
 
-A tile has its share of the layer's bytes and seconds; a join has the layer's output. Dry runs, and runs, show
-what they really take. Layers that share a weight are split together, and tiles that share a piece of it share
-a device; functional ops that read it are such layers, too (`functional`). Nothing here needs torch.
+A shard has its share of the layer's bytes and seconds; a join has the layer's output. Dry runs, and runs,
+show what they really take. Layers that share a weight are split together, and shards of them that read the
+same shard of it share a device; functional ops that read it are such layers, too (`functional`). Nothing here
+needs torch.
 """
 
 from collections.abc import Mapping
@@ -15,13 +16,13 @@ from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.split.chains import link_chains
-from baechi.split.costs import join_costs, part_of_edge, tile_costs
+from baechi.split.costs import join_costs, part_of_edge, shard_costs
 from baechi.split.dimension import SplitDimension
 from baechi.split.functional import with_ops_as_layers
 from baechi.split.groups import regrouped
-from baechi.split.spec import LayerSpec, Tiling, tiling_of
+from baechi.split.sharded_outputs import keep_logits_sharded
+from baechi.split.spec import LayerSpec, Sharding, sharding_of
 from baechi.split.table import rule_named
-from baechi.split.unjoin import unjoin
 
 
 def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
@@ -39,32 +40,32 @@ def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
         ValueError: a malformed spec.
     """
     graph = with_ops_as_layers(graph, layers)
-    tilings: dict[str, Tiling] = {}
+    shardings: dict[str, Sharding] = {}
     for name, spec in layers.items():
-        tiling = tiling_of(spec, sizes_of(graph, name), name)
-        for module, own in _with_ties(graph, name, tiling).items():
+        sharding = sharding_of(spec, sizes_of(graph, name), name)
+        for module, own in _with_ties(graph, name, sharding).items():
             if (
-                tilings.setdefault(module, own).sizes != own.sizes
-                or tilings[module].dimension != own.dimension
+                shardings.setdefault(module, own).sizes != own.sizes
+                or shardings[module].dimension != own.dimension
             ):
                 raise PlanError(
                     f"{module} is to be split in two ways: as it says, and as a layer that shares its "
                     "weight: name one of them"
                 )
-    _check_readers(graph, tilings)
-    return _rewritten(graph, tilings)
+    _check_readers(graph, shardings)
+    return _rewritten(graph, shardings)
 
 
-def _check_readers(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> None:
+def _check_readers(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> None:
     """Refuse to cut a weight that something else reads before its layer does."""
     cut = {
         f"{layer}.{weight}": layer
-        for layer, tiling in tilings.items()
-        for weight in _dimension_of(graph, layer, tiling).cuts
+        for layer, sharding in shardings.items()
+        for weight in _dimension_of(graph, layer, sharding).cuts
     }
     for name, costs in graph.placed_costs():
         layer = next((cut[weight] for weight in costs.weights or () if weight in cut), None)
-        if layer is not None and graph.module_of(name) not in tilings:
+        if layer is not None and graph.module_of(name) not in shardings:
             raise PlanError(
                 f"{layer} cannot be split: {name} reads its weight, too, and needs all of it: leave {layer} "
                 "out of split="
@@ -89,8 +90,8 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
             f"the graph has no layer {layer!r} to split{_within(graph, layer)}: it has what the model calls"
         )
     costs = graph.costs(calls[0])
-    if costs.tile is not None or costs.joins is not None:
-        raise PlanError(f"{layer} is a tile already: split its layer into smaller tiles instead")
+    if costs.shard is not None or costs.joins is not None:
+        raise PlanError(f"{layer} is a shard already: split its layer into smaller shards instead")
     if costs.splits is None:
         raise PlanError(
             f"{layer} ({costs.type}) cannot be split: no rule says how (baechi.register_split adds one)"
@@ -149,9 +150,9 @@ def _calls(graph: LayerGraph, layer: str) -> list[str]:
     ]
 
 
-def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tiling]:
-    """The tiling of a layer, and those of layers that share a weight which it cuts."""
-    found, waiting = {layer: tiling}, [layer]
+def _with_ties(graph: LayerGraph, layer: str, sharding: Sharding) -> dict[str, Sharding]:
+    """The sharding of a layer, and those of layers that share a weight which it cuts."""
+    found, waiting = {layer: sharding}, [layer]
     while waiting:
         module = waiting.pop()
         costs = graph.costs(_calls(graph, module)[0])
@@ -165,16 +166,18 @@ def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tilin
                 if owner in found:
                     _check_same_axis(graph, module, owner, found[owner], local, axis)
                     continue
-                found[owner] = Tiling(
-                    _dimension(graph, module, owner, local, axis), tiling.sizes, tiling.devices
+                found[owner] = Sharding(
+                    _dimension(graph, module, owner, local, axis), sharding.sizes, sharding.devices
                 )
                 waiting.append(owner)
     return found
 
 
-def _check_same_axis(graph: LayerGraph, one: str, other: str, tiling: Tiling, weight: str, axis: int) -> None:
+def _check_same_axis(
+    graph: LayerGraph, one: str, other: str, sharding: Sharding, weight: str, axis: int
+) -> None:
     kind = str(graph.costs(_calls(graph, other)[0]).type)
-    if rule_named(kind).dims[tiling.dimension].cuts.get(weight) != axis:
+    if rule_named(kind).dims[sharding.dimension].cuts.get(weight) != axis:
         raise PlanError(
             f"{one} and {other} share a weight, and are to be split along different axes of it: name "
             "one of them"
@@ -193,41 +196,41 @@ def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int
     )
 
 
-def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
+def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGraph:
     made = LayerGraph()
     made.graph.update(graph.graph)
     heads: dict[str, str] = {}  # by node that is split: its join
-    tiles: dict[str, list[str]] = {}
+    shards: dict[str, list[str]] = {}
     for name, data in graph.nodes(data=True):
         module = graph.module_of(name)
-        tiling = (
-            tilings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
+        sharding = (
+            shardings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
         )
-        if tiling is None:
+        if sharding is None:
             made.add_nodes_from([(name, data)])
             continue
         call = name[len(module) :]
-        tiles[name] = [f"{module}[{number}]{call}" for number in range(len(tiling.sizes))]
+        shards[name] = [f"{module}[{number}]{call}" for number in range(len(sharding.sizes))]
         heads[name] = f"{module}[join]{call}"
-        for number, tile in enumerate(tiles[name]):
-            made.add_node(tile, **tile_costs(graph, name, tiling, number))
-        made.add_node(heads[name], **join_costs(graph, name, tiling))
+        for number, shard in enumerate(shards[name]):
+            made.add_node(shard, **shard_costs(graph, name, sharding, number))
+        made.add_node(heads[name], **join_costs(graph, name, sharding))
     _rename(made, heads)
     for source, target, data in graph.edges(data=True):
-        for reader in tiles.get(target, [target]):
+        for reader in shards.get(target, [target]):
             made.add_edges_from([(heads.get(source, source), reader, data)])
-    for name, parts in tiles.items():
-        _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
-    regrouped(graph, made, tiles, heads)
-    dimensions = {layer: _dimension_of(graph, layer, tiling) for layer, tiling in tilings.items()}
-    after = {layer: tiling for layer, tiling in tilings.items() if dimensions[layer].join == "cat"}
-    unjoin(made, tiles, heads, after)
-    link_chains(made, tiles, heads, tilings, dimensions)
+    for name, own in shards.items():
+        _edges_inside(graph, made, name, own, heads[name], shardings[graph.module_of(name)])
+    regrouped(graph, made, shards, heads)
+    dimensions = {layer: _dimension_of(graph, layer, sharding) for layer, sharding in shardings.items()}
+    after = {layer: sharding for layer, sharding in shardings.items() if dimensions[layer].join == "cat"}
+    keep_logits_sharded(made, shards, heads, after)
+    link_chains(made, shards, heads, shardings, dimensions)
     return LayerGraph.from_networkx(made)
 
 
-def _dimension_of(graph: LayerGraph, layer: str, tiling: Tiling) -> SplitDimension:
-    return rule_named(str(graph.costs(_calls(graph, layer)[0]).type)).dims[tiling.dimension]
+def _dimension_of(graph: LayerGraph, layer: str, sharding: Sharding) -> SplitDimension:
+    return rule_named(str(graph.costs(_calls(graph, layer)[0]).type)).dims[sharding.dimension]
 
 
 def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:
@@ -241,15 +244,15 @@ def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:
 
 
 def _edges_inside(
-    graph: LayerGraph, made: LayerGraph, name: str, parts: list[str], head: str, tiling: Tiling
+    graph: LayerGraph, made: LayerGraph, name: str, shards: list[str], head: str, sharding: Sharding
 ) -> None:
-    how = rule_named(str(graph.costs(name).type)).dims[tiling.dimension]
-    total, start = sum(tiling.sizes), 0
-    for tile, size in zip(parts, tiling.sizes, strict=True):
+    how = rule_named(str(graph.costs(name).type)).dims[sharding.dimension]
+    total, start = sum(sharding.sizes), 0
+    for shard, size in zip(shards, sharding.sizes, strict=True):
         if how.takes is not None:
-            for source in list(made.predecessors(tile)):
-                edge = made.edges[source, tile]
+            for source in list(made.predecessors(shard)):
+                edge = made.edges[source, shard]
                 part_of_edge(edge, size / total, f"{start}:{start + size}")
         start += size
         share = size / total if how.join == "cat" else 1
-        made.add_edge(tile, head, bytes=graph.amount(name, "output_bytes") * share, tensor="0", unsaved=True)
+        made.add_edge(shard, head, bytes=graph.amount(name, "output_bytes") * share, tensor="0", unsaved=True)

@@ -1,8 +1,8 @@
-"""How users say what is split: a number of tiles, a dimension with one, or a `BatchSpec`.
+"""How users say what is split: a number of shards, a dimension with one, or a `BatchSpec`.
 
-    {"head": 4}                                        four tiles along the first dimension
-    {"head": {"out": 4}}                               four tiles along "out"
-    {"head": BatchSpec({"out": 8192}, [0, 1])}         tiles of 8192, on devices 0, 1, 0, 1, ...
+    {"head": 4}                                        four shards along the first dimension
+    {"head": {"out": 4}}                               four shards along "out"
+    {"head": BatchSpec({"out": 8192}, [0, 1])}         shards of 8192, on devices 0, 1, 0, 1, ...
 
 Nothing here needs torch.
 """
@@ -20,12 +20,12 @@ DeviceName = int | str
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """Tiles of a given size, and on which devices they lie.
+    """Shards of a given size, and on which devices they lie.
 
     Args:
-        batch_sizes: by dimension, how long a tile is; the last one may be shorter.
-        device_matrix: devices (names, or places in the cluster) of the tiles, repeated as often as needed and
-            cut off; the placer chooses where it is None.
+        batch_sizes: by dimension, how long a shard is; the last one may be shorter.
+        device_matrix: devices (names, or places in the cluster) of the shards, repeated as often as needed
+            and cut off; the placer chooses where it is None.
         base_device: the device where outputs are joined; the placer chooses where it is None.
 
     Raises:
@@ -45,7 +45,7 @@ class BatchSpec:
                 f"batch_sizes is {dict(self.batch_sizes)}: a layer is split along one dimension; name one"
             )
         ((dim, size),) = self.batch_sizes.items()
-        _check_number(size, f"the size of a tile along {dim!r}")
+        _check_number(size, f"the size of a shard along {dim!r}")
         object.__setattr__(self, "batch_sizes", MappingProxyType(dict(self.batch_sizes)))
         if self.device_matrix is not None:
             object.__setattr__(self, "device_matrix", tuple(_flat(self.device_matrix)))
@@ -55,19 +55,19 @@ class BatchSpec:
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchSpec, (dict(self.batch_sizes), self.device_matrix, self.base_device)
 
-    def broadcast_device_matrix(self, tiles: int) -> tuple[DeviceName, ...] | None:
-        """The device of each tile; None where the placer chooses.
+    def broadcast_device_matrix(self, shards: int) -> tuple[DeviceName, ...] | None:
+        """The device of each shard; None where the placer chooses.
 
         Args:
-            tiles: how many there are.
+            shards: how many there are.
         """
         if self.device_matrix is None:
             return None
-        idle = self.device_matrix[tiles:]
+        idle = self.device_matrix[shards:]
         if idle:
-            logger.warning("%d tiles leave devices idle: %s", tiles, ", ".join(map(str, idle)))
+            logger.warning("%d shards leave devices idle: %s", shards, ", ".join(map(str, idle)))
         devices = self.device_matrix
-        return tuple([devices[number % len(devices)] for number in range(tiles)])
+        return tuple([devices[number % len(devices)] for number in range(shards)])
 
 
 LayerSpec = int | Mapping[str, int] | BatchSpec | Sequence[BatchSpec]
@@ -77,13 +77,13 @@ Layers = Literal["auto"] | Mapping[str, LayerSpec]
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Sharding:
     """How one layer is split.
 
     Args:
         dimension: its name.
-        sizes: how long each tile is.
-        devices: of each tile, as a user named it; None where the placer chooses.
+        sizes: how long each shard is.
+        devices: of each shard, as a user named it; None where the placer chooses.
         base: the device where outputs are joined, or None.
     """
 
@@ -93,7 +93,7 @@ class Tiling:
     base: DeviceName | None = None
 
 
-def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
+def sharding_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Sharding:
     """How a layer is split, as a user says it.
 
     Args:
@@ -102,14 +102,14 @@ def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
         layer: its name, for messages.
 
     Raises:
-        ValueError: an unknown dimension, or a number of tiles that cannot be.
+        ValueError: an unknown dimension, or a number of shards that cannot be.
     """
     number: Any = spec
     if isinstance(spec, BatchSpec):
         ((dim, batch),) = spec.batch_sizes.items()
         size = _size(dim, sizes, layer)
         cut = tuple([min(batch, size - start) for start in range(0, size, batch)])
-        return Tiling(dim, cut, spec.broadcast_device_matrix(len(cut)), spec.base_device)
+        return Sharding(dim, cut, spec.broadcast_device_matrix(len(cut)), spec.base_device)
     if isinstance(spec, Mapping):
         if len(spec) != 1:
             raise ValueError(
@@ -120,19 +120,19 @@ def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
         return _nested(list(spec), sizes, layer)
     else:
         dim = next(iter(sizes))
-    _check_number(number, f"the number of tiles of {layer}")
+    _check_number(number, f"the number of shards of {layer}")
     size = _size(dim, sizes, layer)
     if number > size:
-        raise ValueError(f"{layer} is {size} long along {dim!r}: it cannot be split into {number} tiles")
+        raise ValueError(f"{layer} is {size} long along {dim!r}: it cannot be split into {number} shards")
     few, more = divmod(size, number)
-    return Tiling(dim, tuple([few + (index < more) for index in range(number)]))
+    return Sharding(dim, tuple([few + (index < more) for index in range(number)]))
 
 
-def _nested(specs: list[Any], sizes: Mapping[str, int], layer: str) -> Tiling:
-    """Specs one inside the other: the inner tiles lie where the outer one does, unless they say otherwise."""
+def _nested(specs: list[Any], sizes: Mapping[str, int], layer: str) -> Sharding:
+    """Specs one inside the other: inner shards lie where the outer one does, unless they say otherwise."""
     if not specs or not all(isinstance(spec, BatchSpec) for spec in specs):
         raise ValueError(f"{layer}: a list of specs has to be one of BatchSpec, and not empty")
-    outer = tiling_of(specs[0], sizes, layer)
+    outer = sharding_of(specs[0], sizes, layer)
     if len(specs) == 1:
         return outer
     found: list[int] = []
@@ -143,7 +143,7 @@ def _nested(specs: list[Any], sizes: Mapping[str, int], layer: str) -> Tiling:
         own = outer.devices[place] if outer.devices is not None else None
         devices += inner.devices if inner.devices is not None else [own] * len(inner.sizes)
     named = tuple([device for device in devices if device is not None])
-    return Tiling(outer.dimension, tuple(found), named if len(named) == len(found) else None, outer.base)
+    return Sharding(outer.dimension, tuple(found), named if len(named) == len(found) else None, outer.base)
 
 
 def _size(dim: str, sizes: Mapping[str, int], layer: str) -> int:

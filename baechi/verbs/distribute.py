@@ -121,7 +121,7 @@ def distribute(
             backward; `backward()` hands the gradients over.
         loss: with `microbatches`, from what the model returns and the call's `target`, the loss. Unless
             given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
-        split: layers to split over several devices, by name: a number of tiles, a dimension with one
+        split: layers to split over several devices, by name: a number of shards, a dimension with one
             (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere, else
             the heaviest layer where steps get at least 3 % shorter. With `microbatches`, names that are no
             layer's are inputs' (`"batch.mask"`: what is in one): the dimension of their rows, `"items"` if

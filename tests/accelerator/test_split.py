@@ -14,7 +14,7 @@ from torch import nn
 
 import baechi
 from accelerator import NAMES, ToyMachine
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 from .devices import cluster, compute_on, there
 
@@ -52,10 +52,10 @@ def test_rules(toy: ToyMachine, name: str) -> None:
     assert_same(model, plain)
     if shape:
         torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=0, atol=TOLERANCE)
-    if dim == "rows":  # a weight stays whole, with the first tile
+    if dim == "rows":  # a weight stays whole, with the first shard
         used = set(baechi.plan_of(model).device_of.values())
     else:
-        used = {str(piece.device) for piece in model.layer.weight.pieces}
+        used = {str(shard.device) for shard in model.layer.weight.shards}
     assert len(used) > 1
 
 
@@ -80,10 +80,10 @@ def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
             optimizer.step()
     assert_same(model, plain)
     weight: Any = model.head.weight
-    assert [str(piece.device) for piece in weight.pieces] == [*NAMES[:3], NAMES[0]]
-    assert [piece.device for piece in weight.grad.pieces] == [piece.device for piece in weight.pieces]
+    assert [str(shard.device) for shard in weight.shards] == [*NAMES[:3], NAMES[0]]
+    assert [shard.device for shard in weight.grad.shards] == [shard.device for shard in weight.shards]
     copied = copy.deepcopy(model)
-    assert isinstance(copied.head.weight, SplitTensor) and copied.head.weight is copied.embed.weight
+    assert isinstance(copied.head.weight, ShardedWeight) and copied.head.weight is copied.embed.weight
     assert copied(*map(there, inputs)).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
     model.load_state_dict(plain.state_dict())
     assert torch.equal(model.head.weight.cpu(), plain.head.weight)
@@ -93,8 +93,8 @@ def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
 
 @pytest.mark.parametrize("microbatches", [None, 2])
 @pytest.mark.parametrize("build", [Tied, ReadsTwice, RunsAgain])
-def test_logits_in_parts(toy: ToyMachine, build: type[nn.Module], microbatches: int | None) -> None:
-    """A cross entropy takes the logits where their tiles made them, also in a step of microbatches.
+def test_sharded_logits(toy: ToyMachine, build: type[nn.Module], microbatches: int | None) -> None:
+    """A cross entropy takes the logits where their shards made them, also in a step of microbatches.
 
     So it does where the head is a functional op.
     """
@@ -125,7 +125,7 @@ def test_logits_in_parts(toy: ToyMachine, build: type[nn.Module], microbatches: 
 
 @pytest.mark.parametrize("build", ["gated", "in place", "convolutions", "one product, uneven", "rotary"])
 def test_chains(toy: ToyMachine, build: str) -> None:
-    """Hidden values that stay in parts, from one split layer to the next."""
+    """Hidden values that stay sharded, from one split layer to the next."""
     toy.restart(seed=7, late=True)
     make, layers = LINKED[build]
     model, plain = twins(make)
@@ -140,7 +140,7 @@ def test_chains(toy: ToyMachine, build: str) -> None:
 
 
 def by_heads(columns: int) -> dict[str, Any]:
-    """Tiles of so many columns, of which a head has two."""
+    """Shards of so many columns, of which a head has two."""
     size = {"out": columns}, {"in": columns}
     specs = [baechi.BatchSpec(one, device_matrix=NAMES[:3]) for one in size]
     return {"q": specs[0], "k": specs[0], "v": specs[0], "o": specs[1]}
@@ -171,8 +171,8 @@ def test_attention_by_heads(toy: ToyMachine, name: str) -> None:
         found.append([value.detach().cpu() for value in (*made, x.grad)])
     torch.testing.assert_close(*found, rtol=0, atol=TOLERANCE)
     assert_same(model, plain)
-    weights: Any = [weight for weight in model.parameters() if isinstance(weight, SplitTensor)]
-    assert all(len({piece.device for piece in weight.pieces}) > 1 for weight in weights) and len(weights) > 2
+    weights: Any = [weight for weight in model.parameters() if isinstance(weight, ShardedWeight)]
+    assert all(len({shard.device for shard in weight.shards}) > 1 for weight in weights) and len(weights) > 2
 
 
 PARTS = ("toy:0/0", "toy:0/1", "toy:1")
@@ -187,7 +187,7 @@ STREAMS: dict[str, tuple[tuple[str, ...], bool, int | None]] = {
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_in_backward(toy: ToyMachine, name: str) -> None:
-    """Gradients of tiles are added where they were made, though autograd sets no stream of other devices.
+    """Gradients of shards are added where they were made, though autograd sets no stream of other devices.
     The optimizer's streams come after them, be they those of the forward or not."""
     places, own, microbatches = STREAMS[name]
     toy.restart(seed=9, late=True)

@@ -26,7 +26,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 DEVICES = Cluster.virtual(2, memory="64GiB")
 _PARTS = 2
-_TILED = 6
+_SHARDED = 6
 """So many products of a model are split, at most."""
 
 
@@ -94,10 +94,10 @@ def _pipelined(model: nn.Module, inputs: Any) -> nn.Module:
 
 
 def _tiled(model: nn.Module, inputs: Any) -> nn.Module:
-    """Products in two tiles each, as far as they can be split."""
+    """Products in two shards each, as far as they can be split."""
     graph, done = _profiled(model, inputs), 0
     for name, module in model.named_modules():
-        if name in graph and isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)) and done < _TILED:
+        if name in graph and isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)) and done < _SHARDED:
             try:
                 graph, done = baechi.split(graph, name, 2), done + 1
             except (PlanError, ValueError):  # one that cannot be split stays whole

@@ -491,15 +491,15 @@ PIPELINE = (
 
 SHARDS = (
     Fault(
-        "only one tile of a sum counts",
+        "only one shard of a sum counts",
         "A layer that is split along its inputs computes a part of its output.",
-        "baechi.split.tiles",
+        "baechi.split.layer_shard",
         "            total = total + output\n",
         "            total = output\n",
         default=("run/split/test_rules.py::test_values_and_gradients",),
     ),
     Fault(
-        "a tile takes rows of other tiles",
+        "a shard takes rows of other shards",
         "An embedding that is split gives wrong rows.",
         "baechi.split.rules.layers",
         "    return torch.where(inside.unsqueeze(-1), rows, 0.0)\n",
@@ -515,12 +515,12 @@ SHARDS = (
         default=("run/split/test_weights.py::test_saved_plans",),
     ),
     Fault(
-        "parts are joined the other way round",
+        "shards are joined the other way round",
         "Outputs of a split layer have their columns exchanged.",
-        "baechi.run.unjoined.value",
+        "baechi.run.sharded.output",
         "    with backend.at(place):\n        return torch.cat(here, axis)\n",
         "    with backend.at(place):\n        return torch.cat(here[::-1], axis)\n",
-        default=("run/split/test_unjoined.py::test_returned_logits_are_joined_when_used",),
+        default=("run/split/test_sharded_outputs.py::test_returned_logits_are_joined_when_used",),
     ),
     Fault(
         "a checkpoint that lacks tensors is taken",

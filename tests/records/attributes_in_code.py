@@ -20,7 +20,7 @@ RAW = {
     "cost/indexed.py",
     "cost/recompute.py",
     "split/chains.py",
-    "split/unjoin.py",
+    "split/sharded_outputs.py",
     "cost/transfer.py",
     "split/costs.py",
     "split/functional.py",

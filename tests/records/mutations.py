@@ -110,13 +110,13 @@ def originals() -> dict[str, str]:
     tried = (Candidate("single", 9.0, {"d0": 4}, "too full"), Candidate("m-etf"))
     plan = Plan(graph, cluster, where, placer="me", candidates=tried)
     dry = Plan(graph, cluster, where, placer="me", candidates=tried, dry=plan.timeline)
-    tile = {"of": "h", "dimension": "out", "sizes": [2, 2], "number": 0, "cuts": {"w": 0},
+    shard = {"of": "h", "dimension": "out", "sizes": [2, 2], "number": 0, "cuts": {"w": 0},
     "tied": {"w": ["x"]},
             "units": {"w": [1, 1]}, "function": "linear"}  # fmt: skip
     split = graph_of(
         {
-            "h[0]": {"tile": tile, "forward_s": 1.0},
-            "h[1]": {"tile": {**tile, "number": 1}},
+            "h[0]": {"shard": shard, "forward_s": 1.0},
+            "h[1]": {"shard": {**shard, "number": 1}},
             "h[join]": {"joins": "h"},
         },
         [("h[0]", "h[join]", 4), ("h[1]", "h[join]", 4)],

@@ -46,7 +46,7 @@ OF_SPLITS = {
     "tied",
     "units",
 }
-"""Of attributes that are tables themselves: how a layer can be split, and what a tile is of it."""
+"""Of attributes that are tables themselves: how a layer can be split, and what a shard is of it."""
 
 FOR_PEOPLE = {"spread_s"}
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json"))

@@ -154,7 +154,7 @@ def test_chunks_and_full_calls_are_charged() -> None:
 
 
 def test_split_layers_are_charged() -> None:
-    """For each call, beside those of its tiles."""
+    """For each call, beside those of its shards."""
     x, cluster = torch.ones(4, WIDTH), replace(CLUSTER, host=HostCosts())
     model = baechi.distribute(nn.Sequential(nn.Linear(WIDTH, WIDTH)), x, cluster=cluster, split={"0": 2})
     assert counted("split_layer", model, cluster, x)[0] == 1

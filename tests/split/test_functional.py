@@ -156,7 +156,7 @@ def test_steps(build: Callable[[], nn.Module], dim: int, more: dict[str, Any]) -
 
 
 def test_the_weight_travels_nowhere(tmp_path: Path) -> None:
-    """Its pieces stay; each op is tiles beside them, up to the loss, also in a plan from a file."""
+    """Its shards stay; each op is shards beside them, up to the loss, also in a plan from a file."""
     model, plain = twins(ReadsTwice)
     split_on(3, model, BATCH, {"embed": {"num_embeddings": 3}})
     plan = baechi.plan_of(model)

@@ -26,22 +26,22 @@ def of_layer(layer: nn.Module, *shape: int) -> LayerGraph:
 
 
 def test_bytes_and_seconds_are_shared() -> None:
-    """Tiles together have the layer's weights and work; the join has its output. The graph stays."""
+    """Shards together have the layer's weights and work; the join has its output. The graph stays."""
     graph = tied_graph()
     before = graph.to_json()
     split = baechi.split(graph, "middle", {"in": 4})
     assert graph.to_json() == before
-    tiles = [f"middle[{number}]" for number in range(4)]
+    shards = [f"middle[{number}]" for number in range(4)]
     for amount in ("param_bytes", "grad_bytes", "flops", "backward_flops"):
-        assert sum(split.amount(tile, amount) for tile in tiles) == pytest.approx(
+        assert sum(split.amount(shard, amount) for shard in shards) == pytest.approx(
             graph.amount("middle", amount)
         )
     kind = next(iter(graph.costs("middle").forward_s))  # type: ignore[arg-type]
-    assert sum(split.seconds(t, "forward_s", kind) for t in tiles) == pytest.approx(
+    assert sum(split.seconds(t, "forward_s", kind) for t in shards) == pytest.approx(
         graph.seconds("middle", "forward_s", kind)
     )
     assert split.amount("middle[join]", "output_bytes") == graph.amount("middle", "output_bytes")
-    assert [split.edge_costs("embed", tile).bytes for tile in tiles] == [160, 160, 80, 80]
+    assert [split.edge_costs("embed", shard).bytes for shard in shards] == [160, 160, 80, 80]
     assert split.costs("middle[0]").weights == ["middle.weight[0]", "middle.bias"]
     assert split.costs("middle[3]").weights == ["middle.weight[3]"]
 
@@ -79,19 +79,19 @@ def test_layers_that_did_not_run_stay_together() -> None:
 
 
 def test_ties_are_split_alike() -> None:
-    """Tiles of tied layers share a device, piece by piece, and so does each part of a cross entropy."""
+    """Shards of tied layers share a device, one by one, and so does each shard of a cross entropy."""
     for name, spec in (("head", {"out": 3}), ("embed", {"num_embeddings": 3})):
         split = baechi.split(tied_graph(), name, spec)
         groups = [set(members) for members in split.groups().values()]
         for number in range(3):
-            tiles = {f"{node}[{number}]" for node in ("embed", "head", "glue:/cross_entropy#0")}
-            assert any(tiles <= group for group in groups)
+            shards = {f"{node}[{number}]" for node in ("embed", "head", "glue:/cross_entropy#0")}
+            assert any(shards <= group for group in groups)
         assert "embed[join]" in split and "head[join]" not in split
     assert LayerGraph.from_json(split.to_json()).to_json() == split.to_json()
 
 
 def test_every_call_is_split() -> None:
-    """A layer that is called twice is split at both calls, whose tiles share their devices."""
+    """A layer that is called twice is split at both calls, whose shards share their devices."""
 
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -109,7 +109,7 @@ def test_every_call_is_split() -> None:
 
 
 def test_devices_are_pins() -> None:
-    """Tiles and joins of a spec with devices are pinned there; numbers need the cluster."""
+    """Shards and joins of a spec with devices are pinned there; numbers need the cluster."""
     cluster = baechi.Cluster.virtual(3)
     spec = baechi.BatchSpec({"out": 2}, [2, 0], base_device="cpu:1")
     split = baechi.split(tied_graph(), "middle", spec, cluster=cluster)
@@ -132,7 +132,7 @@ def test_what_cannot_be_split_says_why() -> None:
     for name, reason in (("tail", "no layer 'tail'"), ("glue:/relu#0", "no layer")):
         with pytest.raises(PlanError, match=reason):
             baechi.split(graph, name, 2)
-    with pytest.raises(PlanError, match="tile already"):
+    with pytest.raises(PlanError, match="shard already"):
         baechi.split(baechi.split(graph, "middle", 2), "middle[0]", 2)
     with pytest.raises(PlanError, match=r"layer \(Conv2d\) cannot be split: .* 2 groups"):
         baechi.split(of_layer(nn.Conv2d(2, 4, 1, groups=2), 2, 2, 3, 3), "layer", 2)

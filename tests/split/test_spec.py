@@ -6,25 +6,25 @@ import pytest
 import torch
 
 from baechi import BatchSpec
-from baechi.split.spec import LayerSpec, Tiling, tiling_of
+from baechi.split.spec import LayerSpec, Sharding, sharding_of
 
 SIZES = {"out": 10, "in": 7}
-SAID: list[tuple[LayerSpec, Tiling]] = [
-    (3, Tiling("out", (4, 3, 3))),
-    ({"in": 7}, Tiling("in", (1,) * 7)),
-    (BatchSpec({"out": 4}), Tiling("out", (4, 4, 2))),
-    (BatchSpec({"out": 3}, [0, 1]), Tiling("out", (3, 3, 3, 1), (0, 1, 0, 1))),
-    (BatchSpec({"in": 4}, [["a"], ["b"]], base_device="a"), Tiling("in", (4, 3), ("a", "b"), "a")),
+SAID: list[tuple[LayerSpec, Sharding]] = [
+    (3, Sharding("out", (4, 3, 3))),
+    ({"in": 7}, Sharding("in", (1,) * 7)),
+    (BatchSpec({"out": 4}), Sharding("out", (4, 4, 2))),
+    (BatchSpec({"out": 3}, [0, 1]), Sharding("out", (3, 3, 3, 1), (0, 1, 0, 1))),
+    (BatchSpec({"in": 4}, [["a"], ["b"]], base_device="a"), Sharding("in", (4, 3), ("a", "b"), "a")),
     ([BatchSpec({"out": 5}, ["a", "b"]), BatchSpec({"out": 3})],
-     Tiling("out", (3, 2, 3, 2), ("a", "a", "b", "b"))),
-    ([BatchSpec({"out": 6}), BatchSpec({"out": 3}, [2, 0])], Tiling("out", (3, 3, 3, 1), (2, 0, 2, 0))),
+     Sharding("out", (3, 2, 3, 2), ("a", "a", "b", "b"))),
+    ([BatchSpec({"out": 6}), BatchSpec({"out": 3}, [2, 0])], Sharding("out", (3, 3, 3, 1), (2, 0, 2, 0))),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "tiling"), SAID)
-def test_specs(spec: LayerSpec, tiling: Tiling) -> None:
-    """Numbers divide evenly, sizes leave a short last tile, devices repeat, inner tiles stay there."""
-    assert tiling_of(spec, SIZES, "head") == tiling
+@pytest.mark.parametrize(("spec", "sharding"), SAID)
+def test_specs(spec: LayerSpec, sharding: Sharding) -> None:
+    """Numbers divide evenly, sizes leave a short last shard, devices repeat, inner shards stay there."""
+    assert sharding_of(spec, SIZES, "head") == sharding
 
 
 @pytest.mark.parametrize(
@@ -37,28 +37,28 @@ def test_specs(spec: LayerSpec, tiling: Tiling) -> None:
         (11, "10 long along 'out': it cannot be split into 11"),
         ([], "not empty"),
         ([3], "one of BatchSpec"),
-        ("auto", "number of tiles of head is 'auto': it has to be a whole number"),
+        ("auto", "number of shards of head is 'auto': it has to be a whole number"),
     ],
 )
 def test_faults(spec: LayerSpec, fault: str) -> None:
     """What cannot be says why."""
     with pytest.raises(ValueError, match=fault):
-        tiling_of(spec, SIZES, "head")
+        sharding_of(spec, SIZES, "head")
 
 
 def test_a_spec_is_frozen() -> None:
     """Use changes no spec, and one spec serves several layers."""
     matrix = [0, 1]
     spec = BatchSpec({"out": 5}, device_matrix=matrix)
-    first = tiling_of(spec, SIZES, "head")
+    first = sharding_of(spec, SIZES, "head")
     matrix.append(2)
     with pytest.raises(TypeError):
         spec.batch_sizes["out"] = 1  # type: ignore[index]
-    assert tiling_of(spec, SIZES, "tail") == first
+    assert sharding_of(spec, SIZES, "tail") == first
 
 
 def test_idle_devices_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """More devices than tiles: the log says which do nothing."""
+    """More devices than shards: the log says which do nothing."""
     with caplog.at_level(logging.WARNING):
-        tiling_of(BatchSpec({"out": 5}, torch.arange(4)), SIZES, "head")
+        sharding_of(BatchSpec({"out": 5}, torch.arange(4)), SIZES, "head")
     assert "leave devices idle: 2, 3" in caplog.text

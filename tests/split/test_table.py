@@ -10,7 +10,7 @@ from torch import nn
 
 import baechi
 from baechi.split import table
-from baechi.split.dimension import Share
+from baechi.split.dimension import ShardRange
 
 ROWS = {"rows": baechi.SplitDimension({"weight": 0}, "cat")}
 
@@ -34,13 +34,13 @@ class Doubled(nn.Module):
 
 
 def doubled(
-    options: Mapping[str, Any], dimension: str, share: Share, x: torch.Tensor, weight: torch.Tensor
+    options: Mapping[str, Any], dimension: str, shard: ShardRange, x: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
     return x @ weight.T * 2
 
 
 def test_a_class_of_the_user() -> None:
-    """Its tiles have the values and gradients of the layer."""
+    """Its shards have the values and gradients of the layer."""
     baechi.register_split(Doubled, ROWS, doubled, weights=["weight"])
     model, x = nn.Sequential(Doubled(), nn.Tanh()), torch.rand(3, 4, dtype=torch.float64)
     expected = model(x)

@@ -13,7 +13,7 @@ _TRIED = {
     "run": "try models, and keep what came out",
     "pipeline": "the same in microbatches, beside a loop over the parts of the batch",
     "whole": "two placers and microbatches, in double precision, beside the plain model on the whole batch",
-    "split": "the same with the largest layer in tiles",
+    "split": "the same with the largest layer in shards",
     "recompute": "the same with blocks that run again in backward",
 }
 

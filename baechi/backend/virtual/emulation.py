@@ -41,7 +41,7 @@ from baechi.torchlib.private.modes import (
     set_dispatch_modes,
 )
 from baechi.torchlib.private.operators import composite_kernel, with_views_and_writes_noted
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 
 class Emulation(UntracedDispatchMode):
@@ -191,7 +191,7 @@ class Emulation(UntracedDispatchMode):
 
     @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if SplitTensor in types:  # which runs it piece by piece; then each piece comes by
+        if ShardedWeight in types:  # which runs it shard by shard; then each shard comes by
             return NotImplemented
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":  # `prim` only asks

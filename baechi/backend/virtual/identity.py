@@ -36,7 +36,7 @@ from baechi.torchlib.private.patches import (
     ZERO_GRAD,
 )
 from baechi.torchlib.private.tensors import TensorBase
-from baechi.torchlib.split_tensors.tensor import pieces_beside
+from baechi.torchlib.shards.tensor import plain_parts
 from baechi.torchlib.tensors.storage import mark_of
 
 _CALLS = (MODULE_CALL, *ZERO_GRAD)
@@ -204,8 +204,10 @@ class Identity:
                     self._emulator.take("updated_tensor")
                 beside = state_beside(optimizer, weight)
                 beside += [weight.grad] if weight.grad is not None else []
-                for piece, others in pieces_beside(weight, beside):
-                    self._adopt(piece, others)
+                own = plain_parts(weight)
+                others = [shards for shards in map(plain_parts, beside) if len(shards) == len(own)]
+                for number, shard in enumerate(own):
+                    self._adopt(shard, [shards[number] for shards in others])
 
     def _adopt(self, weight: torch.Tensor, beside: Sequence[torch.Tensor]) -> None:
         place = self._place(weight)

@@ -18,7 +18,7 @@ from baechi.torchlib.operators.facts import (
     writes_of,
 )
 from baechi.torchlib.private.autograd import current_autograd_node, current_graph_task_id
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
 RunKernel = Callable[[Any, Any, dict[str, Any]], Any]
@@ -154,7 +154,7 @@ class Operations:
         if current_graph_task_id() == -1:
             return
         node: Any = current_autograd_node()
-        if type(node).__name__ != "AccumulateGrad" or isinstance(node.variable, SplitTensor):
+        if type(node).__name__ != "AccumulateGrad" or isinstance(node.variable, ShardedWeight):
             return
         here, home = self._place_of(grad), self._place_of(node.variable)
         if here is not None and home is not None and here != home:

@@ -16,8 +16,8 @@ from baechi.errors import DryRunError
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.fakes.kernels import keeps_values, valueless_like
 from baechi.torchlib.private.modules import buffer_table
-from baechi.torchlib.split_tensors.cutting import join_in_place
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.cutting import join_in_place
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.torchlib.tensors.spans import copied_to_host
@@ -50,7 +50,7 @@ def valueless_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for tensor, data in exchanged:
             tensor.grad = None
-            if isinstance(tensor, SplitTensor):
+            if isinstance(tensor, ShardedWeight):
                 join_in_place(tensor, data)
             else:
                 exchange(tensor, data)

@@ -31,7 +31,7 @@ from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
-from baechi.torchlib.split_tensors.gradients import is_piece
+from baechi.torchlib.shards.gradients import is_shard
 
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
@@ -171,7 +171,7 @@ class Executor:
 
     def _meets(self, leaf: torch.Tensor) -> None:
         """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
-        if self.is_told or is_piece(leaf):
+        if self.is_told or is_shard(leaf):
             return
         self._known.add(id(leaf))
         self._leaves.append(leaf)

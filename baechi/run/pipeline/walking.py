@@ -57,7 +57,7 @@ def walk(
         with runtime.opened(glue):
             forward = original_forward(model)
             result = forward(*args, **kwargs) if loss is None else with_loss(forward, loss, *args, **kwargs)
-            if runtime.leaves_parts:
+            if runtime.leaves_sharded:
                 result = glue.joined(result)
     finally:
         step.leave()

@@ -14,7 +14,7 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.run.reorder.template import NotPlain, slotted
-from baechi.torchlib.operators.functions import is_question
+from baechi.torchlib.placeholder import AbstractPlaceholder
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.layout import real_device
@@ -83,30 +83,21 @@ class Task:
     waits: bool = True
 
 
-class Deferred(torch.Tensor):
+class Deferred(AbstractPlaceholder):
     """A tensor that is still to be computed. Made by `defer` only."""
 
+    unseen = (
+        "the output of a layer that has not launched yet",
+        "Run this model with reorder=False, or keep the module around it whole (no_split_module_classes)",
+    )
     _baechi_task: Task
     _baechi_meta: Meta
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Reached only where no function mode is on: in a layer that holds the value.
-        if is_question(func):
-            with without_subclass_function():
-                return func(*args, **(kwargs or {}))
-        force((args, kwargs), getattr(func, "__name__", "a function"))
-        return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        raise RuntimeError(
-            f"{func} was called on the output of a layer that has not launched yet, in a way that torch "
-            "function modes do not see. Run this model with reorder=False, or keep the module around it "
-            "whole (no_split_module_classes)"
-        )
+    def resolved(cls, values: Any, reason: str) -> Any:
+        """The values themselves: what was deferred among them becomes real."""
+        force(values, reason)
+        return values
 
 
 def defer(meta: Meta, task: Task, place: str | None) -> Deferred:

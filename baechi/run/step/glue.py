@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from baechi.run.sharded.layers import run_weight_op
+from baechi.run.sharded.operators import joined_in_step, run_on_shards
+from baechi.run.sharded.output import ShardedOutput
 from baechi.run.state.regions import why_as_written
 from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.functions import FunctionFacts, function_facts
@@ -17,9 +20,6 @@ from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.site import site_of_op
 from baechi.run.step.step import Step
-from baechi.run.tiled import run_weight_op
-from baechi.run.unjoined.functions import joined_in_step, run_unjoined
-from baechi.run.unjoined.value import Unjoined
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import (
     ASKED_BY_NAME,
@@ -30,7 +30,7 @@ from baechi.torchlib.operators.functions import (
 )
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _HOST = torch.device("cpu")
@@ -47,7 +47,7 @@ class GlueMode(RemovableMode):
         super().__init__()
         self.step = step
         self.weight_op_calls: Counter[tuple[str, int]] = Counter()
-        """Of functional ops that read a weight in pieces: calls so far, by function and weight."""
+        """Of functional ops that read a sharded weight: calls so far, by function and weight."""
         self._answers: dict[str, torch.device] = {}
         """By place, what `x.device` answers of a tensor there: equal devices, and an object for each."""
 
@@ -68,20 +68,20 @@ class GlueMode(RemovableMode):
             asked = facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs)
             writes = not facts.quiet or (asked and bool(touched(func, facts.name, args, kwargs)))
             if writes or reorder.awaits(tensors_in(args, kwargs)):
-                odd = writes or not facts.plain or SplitTensor in types or Unjoined in types
+                odd = writes or not facts.plain or ShardedWeight in types or ShardedOutput in types
                 given = None if odd else plain_tensors(args, kwargs)
                 if given is not None and not (facts.rule.takes_device and _moves_to(given, args, kwargs)):
                     return self._in_order(reorder, func, facts, given, args, kwargs)
                 reorder.launch_all(f"{facts.name} runs in the code's order")
         if types:
-            if SplitTensor in types:
-                with self:  # tiles are reached as layers are: by the model's code
+            if ShardedWeight in types:
+                with self:  # shards are reached as layers are: by the model's code
                     made = run_weight_op(self.step.runtime, function_name(func), args, kwargs)
                 if made is not NotImplemented:
                     return made
-            if Unjoined in types:
+            if ShardedOutput in types:
                 with self._unsited():
-                    return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
+                    return run_on_shards(self._run_op, func, args, kwargs, self.step.backend.place_of)
         if facts.asks:
             return func(*args, **kwargs)
         if facts.short:
@@ -98,10 +98,10 @@ class GlueMode(RemovableMode):
         return self._run(func, facts, next(self.step.turns), there, args, kwargs)
 
     def joined(self, values: Any) -> Any:
-        """Put wholes in the place of values that are in parts.
+        """Put wholes in the place of sharded outputs.
 
         Args:
-            values: anything; values in parts are found in lists, tuples and dicts.
+            values: anything; sharded outputs are found in lists, tuples and dicts.
         """
         with self.off(), self._unsited():  # what is asked of a tensor on the way is no op of the code
             return joined_in_step(self._run_op, values)

@@ -10,6 +10,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
 from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
 from baechi.run.model_runtime import ModelRuntime
+from baechi.run.sharded.output import ShardedOutput, settled
 from baechi.run.steady import paths
 from baechi.run.step.boundary import Boundary
 from baechi.run.step.call import Reorderer
@@ -17,8 +18,7 @@ from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, state_of
 from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
-from baechi.run.unjoined.value import Unjoined, settled
-from baechi.torchlib.split_tensors.gradients import pieces_of
+from baechi.torchlib.shards.gradients import shards_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import note_write, stamp
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -34,7 +34,7 @@ class Step:
         runtime: the runtime that the step belongs to.
     """
 
-    pieces_of = staticmethod(pieces_of)
+    shards_of = staticmethod(shards_of)
 
     def __init__(self, backend: AbstractBackend, runtime: ModelRuntime) -> None:
         self.backend = backend
@@ -173,15 +173,15 @@ class Step:
         """
         first = next(tensors_in(inputs), None)
         home = None if first is None else self.backend.place_of(first)
-        if self.runtime.leaves_parts:
+        if self.runtime.leaves_sharded:
             result = settled(result, self.backend, home)
         if home is None:
             return result
         # as on one device, outputs are inference tensors in inference mode
         move = self._moved if torch.is_inference_mode_enabled() else self.bring
-        if isinstance(result, torch.Tensor) and not isinstance(result, Unjoined):
+        if isinstance(result, torch.Tensor) and not isinstance(result, ShardedOutput):
             return move(result, home)
-        return map_tensors(lambda one: one if isinstance(one, Unjoined) else move(one, home), result)
+        return map_tensors(lambda one: one if isinstance(one, ShardedOutput) else move(one, home), result)
 
     def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         here = self.backend.place_of(tensor)

@@ -8,8 +8,8 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
-from baechi.run.weights.match_tiles import tile_faults
-from baechi.run.weights.pieces import in_pieces
+from baechi.run.weights.match_shards import shard_faults
+from baechi.run.weights.shards import by_shard
 from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.tensors.spans import held_bytes
 from baechi.torchlib.tensors.storage import storage_object
@@ -43,14 +43,14 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
         Device name by weight name.
 
     Raises:
-        PlanError: the plan is of another model: modules, classes, weights or their bytes differ; or its tiles
-            are no shares of the model's layers.
+        PlanError: the plan is of another model: modules, classes, weights or their bytes differ; or its
+            shards are no shares of the model's layers.
     """
     whole, modules = weights_of(model), modules_of(model)
     faults = list(_module_faults(plan, modules))
     cuts = cuts_of(plan.graph)
-    faults += [*tile_faults(plan.graph, modules), *_cut_faults(cuts, whole)]
-    weights = whole if faults else in_pieces(whole, cuts)
+    faults += [*shard_faults(plan.graph, modules), *_cut_faults(cuts, whole)]
+    weights = whole if faults else by_shard(whole, cuts)
     planned: dict[str, str] = {}
     sizes = held_bytes(weights.values())
     for node in plan.graph.placed():
@@ -59,7 +59,7 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
         faults += [f"the plan's weight {name} (of {node}) is not in the model" for name in absent]
         planned.update({name: plan.device_of[node] for name in names})
         costs = plan.graph.costs(node)
-        if not absent and costs.weights is not None and costs.tile is None:
+        if not absent and costs.weights is not None and costs.shard is None:
             own = {id(storage_object(weights[name])) for name in names}  # tied weights count once
             faults += _size_faults(plan, node, sum([sizes[storage] for storage in own]))
     faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in planned]
@@ -104,9 +104,9 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
     for node, costs in plan.graph.placed_costs():
         if costs.kind != "layer" or costs.joins is not None:
             continue
-        if costs.tile is not None:
-            name = costs.tile["of"]
-            if name not in modules and "function" not in costs.tile:
+        if costs.shard is not None:
+            name = costs.shard["of"]
+            if name not in modules and "function" not in costs.shard:
                 faults.append(f"the plan's split layer {name} is not in the model")
             continue
         name = plan.graph.module_of(node)
@@ -119,7 +119,7 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _cut_faults(cuts: Mapping[str, Cut], weights: Mapping[str, torch.Tensor]) -> list[str]:
-    """Weights that are not as long as the pieces that a plan cuts them into."""
+    """Weights that are not as long as the shards that a plan cuts them into."""
     return [
         f"{name} has the shape {tuple(weights[name].shape)}: the plan cuts {sum(sizes)} along axis {axis}"
         for name, (axis, sizes) in cuts.items()

@@ -1,8 +1,8 @@
-"""Weights in pieces under `DistributedDataParallel`, whose buckets take a weight as one memory.
+"""Sharded weights under `DistributedDataParallel`, whose buckets take a weight as one memory.
 
-    DistributedDataParallel    other weights, as ever; it leaves weights in pieces alone
-    this                       pieces: at the first call those of the first process;
-                               after each backward the mean of the gradients, piece by piece
+    DistributedDataParallel    other weights, as ever; it leaves sharded weights alone
+    this                       shards: at the first call those of the first process;
+                               after each backward the mean of the gradients, shard by shard
 
 A process may leave out a weight that another one uses: they tell each other first which have gradients.
 It has a process group of its own, so its messages are not taken for those of the buckets.
@@ -19,7 +19,7 @@ from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.private.autograd import call_after_backward
 from baechi.torchlib.private.parallel import leave_alone, running_parallel
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 
 class Replicas:
@@ -38,15 +38,15 @@ class Replicas:
         self.syncs = True
         self._waits = False
         named = [weights[name] for name in sorted(weights)]
-        self._weights = [weight for weight in named if isinstance(weight, SplitTensor)]
+        self._weights = [weight for weight in named if isinstance(weight, ShardedWeight)]
         ranks = distributed.get_process_group_ranks(parallel.process_group)
         self._group: Any = distributed.new_group(ranks)
         for weight in self._weights:
-            for piece in weight.pieces:
-                distributed.broadcast(piece, ranks[0], group=self._group)
+            for shard in weight.shards:
+                distributed.broadcast(shard, ranks[0], group=self._group)
         self._hooks = [
             weight.register_post_accumulate_grad_hook(self._arrived)
-            for weight in named  # any of them: a process may use none of those in pieces
+            for weight in named  # any of them: a process may use none of those in shards
             if weight.is_leaf and weight.requires_grad
         ]
 
@@ -59,15 +59,15 @@ class Replicas:
         self._waits = False
         processes = distributed.get_world_size(self._group)
         used = [float(weight.grad is not None) for weight in self._weights]
-        users = torch.tensor(used, device=self._weights[0].pieces[0].device)
+        users = torch.tensor(used, device=self._weights[0].shards[0].device)
         distributed.all_reduce(users, group=self._group)
         for weight, count in zip(self._weights, users.tolist(), strict=True):
             if count and weight.grad is None:
-                weight.grad = weight.like([torch.zeros_like(piece) for piece in weight.pieces])
-            if isinstance(weight.grad, SplitTensor):
-                for piece in weight.grad.pieces:
-                    distributed.all_reduce(piece, group=self._group)
-                    piece.div_(processes)
+                weight.grad = weight.like([torch.zeros_like(shard) for shard in weight.shards])
+            if isinstance(weight.grad, ShardedWeight):
+                for shard in weight.grad.shards:
+                    distributed.all_reduce(shard, group=self._group)
+                    shard.div_(processes)
 
     def end(self) -> None:
         """Take the mean no more."""
@@ -75,20 +75,20 @@ class Replicas:
             hook.remove()
 
 
-def leave_pieces_alone(model: nn.Module, runtime: Runtime) -> None:
-    """Let `DistributedDataParallel` leave weights in pieces alone.
+def leave_sharded_alone(model: nn.Module, runtime: Runtime) -> None:
+    """Let `DistributedDataParallel` leave sharded weights alone.
 
     Args:
         model: the root.
         runtime: its runtime.
     """
-    pieces = {id(weight) for name, weight in weights_of(model).items() if name in runtime.cuts}
+    shards = {id(weight) for name, weight in weights_of(model).items() if name in runtime.cuts}
     weights = model.named_parameters(remove_duplicate=False)
-    leave_alone(model, [name for name, weight in weights if id(weight) in pieces])
+    leave_alone(model, [name for name, weight in weights if id(weight) in shards])
 
 
 def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
-    """Before a call: if it is that of a `DistributedDataParallel`, see to its weights in pieces.
+    """Before a call: if it is that of a `DistributedDataParallel`, see to its sharded weights.
 
     Args:
         model: the root, which has such weights.

@@ -12,8 +12,9 @@ from baechi.run.binding import Binding
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import move
-from baechi.run.weights.pieces import all_pieces, in_pieces, split_weights
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.run.weights.shards import by_shard, shard_weights
+from baechi.torchlib.shards.tensor import plain_parts
+from baechi.torchlib.shards.weight import ShardedWeight
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
@@ -42,11 +43,11 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
         _refuse_meta(weights)
         cuts = runtime.cuts
-        planned = planned_devices(runtime.plan, in_pieces(weights, cuts))
-        split_weights(weights, cuts, planned, runtime.backend, runtime.optimizer())
+        planned = planned_devices(runtime.plan, by_shard(weights, cuts))
+        shard_weights(weights, cuts, planned, runtime.backend, runtime.optimizer())
         grads = {name: weights[name].grad for name in cuts if name in weights}
         made = {name: grad for name, grad in grads.items() if grad is not None}
-        for tensors in (in_pieces(weights, cuts), in_pieces(made, cuts)):
+        for tensors in (by_shard(weights, cuts), by_shard(made, cuts)):
             misplaced = {
                 name: tensor
                 for name, tensor in tensors.items()
@@ -57,7 +58,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
     if new_session:
         held = weights_of(module).values()
         grads_held = [t.grad for t in held if t.is_leaf and t.grad is not None]
-        runtime.backend.count(all_pieces([*held, *grads_held]))
+        runtime.backend.count(shard for one in [*held, *grads_held] for shard in plain_parts(one))
         if binding.name == ROOT:
             runtime.session = runtime.backend.session
     return runtime
@@ -76,8 +77,8 @@ def why_elsewhere(model: nn.Module, binding: Binding) -> str:
     runtime, prefix = binding.runtime, "" if binding.name == ROOT else f"{binding.name}."
     backend, cuts = runtime.backend, runtime.cuts
     weights = {f"{prefix}{name}": weight for name, weight in weights_of(model).items()}
-    weights = in_pieces(
-        weights, {name: cut for name, cut in cuts.items() if type(weights.get(name)) is SplitTensor}
+    weights = by_shard(
+        weights, {name: cut for name, cut in cuts.items() if type(weights.get(name)) is ShardedWeight}
     )
     planned = planned_devices(runtime.plan, weights)
     used = runtime.plan.devices_used

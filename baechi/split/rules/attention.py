@@ -1,6 +1,6 @@
 """The rule for `nn.MultiheadAttention`: by heads.
 
-in_proj_weight   q 0  q 1 | k 0  k 1 | v 0  v 1      a tile has its heads of queries, keys and values
+in_proj_weight   q 0  q 1 | k 0  k 1 | v 0  v 1      a shard has its heads of queries, keys and values
 out_proj.weight  columns 0 | columns 1               and the columns that take them: outputs are added
 """
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import Given, Share, SplitDimension, SplitRule
+from baechi.split.dimension import Given, ShardRange, SplitDimension, SplitRule
 
 Weight = torch.Tensor | None
 
@@ -31,7 +31,7 @@ class _Asked(NamedTuple):
 def attention(
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     given: Given,
     joint: tuple[torch.Tensor, ...] | None,
     query_weight: Any,
@@ -41,10 +41,10 @@ def attention(
     out_weight: torch.Tensor,
     out_bias: Weight,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A tile of a `MultiheadAttention`: what its heads add to the output, and to the weights' average."""
+    """A shard of a `MultiheadAttention`: what its heads add to the output, and to the weights' average."""
     del dimension
     asked = _Asked(*given.args, **given.kwargs)
-    heads, batched = share.stop - share.start, asked.query.dim() == 3
+    heads, batched = shard.stop - shard.start, asked.query.dim() == 3
     of_inputs = zip(
         (asked.query, asked.key, asked.value),
         joint or (query_weight, key_weight, value_weight),
@@ -56,7 +56,7 @@ def attention(
         F.linear(_batch_first(x, first), weight, bias).unflatten(-1, (heads, -1)).transpose(1, 2)
         for x, weight, bias in of_inputs
     ]
-    hidden, weights = _attended(asked, share, query, key, value)
+    hidden, weights = _attended(asked, shard, query, key, value)
     made = F.linear(hidden.transpose(1, 2).flatten(2), out_weight, out_bias)
     if not batched:
         return made.squeeze(0), None if weights is None else weights.squeeze(0)
@@ -70,14 +70,14 @@ def _batch_first(x: torch.Tensor, is_so: bool) -> torch.Tensor:
 
 
 def _attended(
-    asked: _Asked, share: Share, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    asked: _Asked, shard: ShardRange, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The heads' values, and their part of the weights; these are None if they are not asked for."""
     mask = None
     if asked.attn_mask is not None:
         mask = _additive(asked.attn_mask, query.dtype)
         if mask.dim() == 3:  # of each batch and head
-            mask = mask.unflatten(0, (-1, share.size))[:, share.start : share.stop]
+            mask = mask.unflatten(0, (-1, shard.size))[:, shard.start : shard.stop]
     if asked.key_padding_mask is not None:
         length = asked.key_padding_mask.shape[-1]
         padding = _additive(asked.key_padding_mask, query.dtype).reshape(-1, 1, 1, length)
@@ -89,8 +89,8 @@ def _attended(
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
     weights = (scores if mask is None else scores + mask).softmax(-1)
     if asked.average_attn_weights:
-        return weights @ value, weights.sum(1) / share.size
-    beside = (0, 0, 0, 0, share.start, share.size - share.stop)  # zeros for heads of other tiles
+        return weights @ value, weights.sum(1) / shard.size
+    beside = (0, 0, 0, 0, shard.start, shard.size - shard.stop)  # zeros for heads of other shards
     return weights @ value, F.pad(weights, beside)
 
 
@@ -106,7 +106,7 @@ def _refuses(layer: Any) -> str:
             f"its dropout of {layer.dropout} draws numbers for all heads at once: set its `dropout` to "
             "0.0, or leave it out of split="
         )
-    return "tiles do not do what add_zero_attn=True asks for" if layer.add_zero_attn else ""
+    return "shards do not do what add_zero_attn=True asks for" if layer.add_zero_attn else ""
 
 
 RULES = {

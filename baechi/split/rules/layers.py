@@ -7,65 +7,65 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from baechi.errors import SplitTensorError
-from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule
+from baechi.errors import ShardedTensorError
+from baechi.split.dimension import Compute, ShardRange, SplitDimension, SplitRule
 
 
 def linear(
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A tile of a `Linear`."""
-    del options, dimension, share
+    """A shard of a `Linear`."""
+    del options, dimension, shard
     return F.linear(x, weight, bias)
 
 
 def transposed_linear(
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A tile of the linear layer of GPT-2's code, whose weight lies the other way round."""
-    del options, dimension, share
+    """A shard of the linear layer of GPT-2's code, whose weight lies the other way round."""
+    del options, dimension, shard
     return F.linear(x, weight.T, bias)
 
 
 def embedding(
-    options: Mapping[str, Any], dimension: str, share: Share, indices: torch.Tensor, weight: torch.Tensor
+    options: Mapping[str, Any], dimension: str, shard: ShardRange, indices: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
-    """A tile of an `Embedding`: along `num_embeddings`, rows of other tiles are zeros."""
+    """A shard of an `Embedding`: along `num_embeddings`, rows of other shards are zeros."""
     padding = options["padding_idx"]
     if dimension == "dim":
         return F.embedding(indices, weight, padding)
-    local = indices - share.start
+    local = indices - shard.start
     inside = torch.ones_like(local, dtype=torch.bool)
-    # an index below 0, or beyond the last row, reaches the kernel of the first or last tile, which refuses it
-    if not share.is_first:
+    # an index below 0, or beyond the last row, goes to the kernel of the first or last shard: it refuses
+    if not shard.is_first:
         inside &= local >= 0
-    if not share.is_last:
+    if not shard.is_last:
         inside &= local < weight.shape[0]
-    own = padding is not None and share.start <= padding < share.stop
-    rows = F.embedding(torch.where(inside, local, 0), weight, padding - share.start if own else None)
+    own = padding is not None and shard.start <= padding < shard.stop
+    rows = F.embedding(torch.where(inside, local, 0), weight, padding - shard.start if own else None)
     return torch.where(inside.unsqueeze(-1), rows, 0.0)
 
 
 def convolution(
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A tile of a `Conv1d`, `Conv2d` or `Conv3d`."""
-    del dimension, share
+    """A shard of a `Conv1d`, `Conv2d` or `Conv3d`."""
+    del dimension, shard
     padding = options["padding"]
     if options["padding_mode"] != "zeros":
         x = F.pad(x, options["_reversed_padding_repeated_twice"], mode=options["padding_mode"])
@@ -78,22 +78,26 @@ def convolution(
 def layer_norm(
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     x: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A tile of a `LayerNorm`: some of the rows."""
-    del dimension, share
+    """A shard of a `LayerNorm`: some of the rows."""
+    del dimension, shard
     _check_rows(x, options)
     return F.layer_norm(x, options["normalized_shape"], weight, bias, options["eps"])
 
 
 def rms_norm(
-    options: Mapping[str, Any], dimension: str, share: Share, x: torch.Tensor, weight: torch.Tensor | None
+    options: Mapping[str, Any],
+    dimension: str,
+    shard: ShardRange,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A tile of an `RMSNorm`: some of the rows."""
-    del dimension, share
+    """A shard of an `RMSNorm`: some of the rows."""
+    del dimension, shard
     _check_rows(x, options)
     return F.rms_norm(x, options["normalized_shape"], weight, options["eps"])
 
@@ -101,7 +105,7 @@ def rms_norm(
 def _check_rows(x: torch.Tensor, options: Mapping[str, Any]) -> None:
     normalized = len(options["normalized_shape"])
     if x.dim() <= normalized:
-        raise SplitTensorError(
+        raise ShardedTensorError(
             f"a norm over {normalized} dimensions is split along rows, and its input of {x.dim()} dimensions "
             "has none: leave the layer out of split="
         )
@@ -111,16 +115,16 @@ def elementwise(
     function: Callable[..., torch.Tensor],
     options: Mapping[str, Any],
     dimension: str,
-    share: Share,
+    shard: ShardRange,
     x: torch.Tensor,
 ) -> torch.Tensor:
-    """A tile of a layer that goes element by element: some of the rows."""
-    del dimension, share
+    """A shard of a layer that goes element by element: some of the rows."""
+    del dimension, shard
     return function(x, **{name: value for name, value in options.items() if name != "inplace"})
 
 
 def _writes_its_input(layer: Any) -> str:
-    return "it writes its input (inplace=True), of which tiles have copies" if layer.inplace else ""
+    return "it writes its input (inplace=True), of which shards have copies" if layer.inplace else ""
 
 
 def embedding_refuses(layer: Any) -> str:
@@ -131,11 +135,11 @@ def embedding_refuses(layer: Any) -> str:
         "scale_grad_by_freq": layer.scale_grad_by_freq,
     }
     found = [f"{name}={value}" for name, value in unusual.items() if value]
-    return f"tiles do not do what {', '.join(found)} asks for" if found else ""
+    return f"shards do not do what {', '.join(found)} asks for" if found else ""
 
 
 def _convolution_refuses(layer: Any) -> str:
-    return f"tiles would cut through its {layer.groups} groups" if layer.groups > 1 else ""
+    return f"shards would cut through its {layer.groups} groups" if layer.groups > 1 else ""
 
 
 def _linear_rule(compute: Compute, out: int) -> SplitRule:

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.split.dimension import Share
+from baechi.split.dimension import ShardRange
 from baechi.split.rules.layers import EMBEDDING, embedding, embedding_refuses
 
 
 def scaled_embedding(
-    options: Mapping[str, Any], dimension: str, share: Share, indices: torch.Tensor, weight: torch.Tensor
+    options: Mapping[str, Any], dimension: str, shard: ShardRange, indices: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
-    """A tile of such a table."""
-    rows, scale = embedding(options, dimension, share, indices, weight), options["scale"]
+    """A shard of such a table."""
+    rows, scale = embedding(options, dimension, shard, indices, weight), options["scale"]
     return rows * (torch.tensor(scale, dtype=rows.dtype) if options["is_rounded"] else scale)
 
 
@@ -46,7 +46,7 @@ def _refuses(layer: Any) -> str:
 
 
 def _only_scales(layer: Any, options: Mapping[str, Any]) -> bool:
-    """Whether its code does with a small weight what a tile does."""
+    """Whether its code does with a small weight what a shard does."""
     if "scale" not in options:
         return False
     weight = torch.arange(1.0, 7.0, dtype=layer.weight.dtype, device="cpu").view(3, 2) / 7
@@ -60,7 +60,7 @@ def _only_scales(layer: Any, options: Mapping[str, Any]) -> bool:
         made = type(layer).forward(small, ids)
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError):  # it takes something else
         return False
-    expected = scaled_embedding(options, "dim", Share(0, 2, 2), ids, weight)
+    expected = scaled_embedding(options, "dim", ShardRange(0, 2, 2), ids, weight)
     return isinstance(made, torch.Tensor) and torch.equal(made, expected)
 
 

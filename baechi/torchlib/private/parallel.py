@@ -9,7 +9,7 @@ from baechi.torchlib.private.lookup import named
 
 running_parallel: Callable[[], Any] = named(
     "torch.nn.parallel.DistributedDataParallel._get_active_ddp_module",
-    "average gradients of weights in pieces over processes",
+    "average gradients of sharded weights over processes",
 )
 """The `DistributedDataParallel` whose forward runs; None if there is none."""
 

@@ -159,17 +159,15 @@ TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor l
 OPTIMIZER_LOADS = _place(
     torch.optim.Optimizer,
     "_process_value_according_to_param_policy",
-    "cut optimizer state of weights in pieces as it is loaded",
+    "cut optimizer state of sharded weights as it is loaded",
 )
-"""Without it, such state goes whole to the device of the first piece, and is cut before the next step."""
+"""Without it, such state goes whole to the device of the first shard, and is cut before the next step."""
 
 UPDATES = tuple(
     _place(
-        named(
-            f"torch.optim.{module}", f"let {name} update weights in pieces at the cost of plain ones", None
-        ),
+        named(f"torch.optim.{module}", f"let {name} update sharded weights at the cost of plain ones", None),
         name,
-        "update weights in pieces at the cost of plain ones",
+        "update sharded weights at the cost of plain ones",
     )
     for module, name in [
         ("adam", "adam"),
@@ -185,7 +183,7 @@ UPDATES = tuple(
     ]
 )
 """The functions with which torch's elementwise optimizers update lists of weights. They are public; without
-one, its optimizer updates weights in pieces operator by operator."""
+one, its optimizer updates sharded weights operator by operator."""
 
 MODULE_SET = _place(torch.nn.Module, "__setattr__", "see which attributes a microbatch writes")
 MODULE_DELETE = _place(torch.nn.Module, "__delattr__", "see which attributes a microbatch deletes")

@@ -62,7 +62,7 @@ map_only: Callable[..., Any] = named(
 
 LIST_TYPES: tuple[list[type], ...] = tuple(
     [
-        named(path, "let optimizers and clipping take weights in pieces in lists", [])
+        named(path, "let optimizers and clipping take sharded weights in lists", [])
         for path in (
             "torch.optim.optimizer._foreach_supported_types",
             "torch.utils._foreach_utils._foreach_supported_types",

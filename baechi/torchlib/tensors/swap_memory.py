@@ -46,7 +46,7 @@ def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
 def exchange_kind(
     tensor: torch.Tensor, data: torch.Tensor, kind: type[torch.Tensor], attributes: Mapping[str, Any]
 ) -> None:
-    """Put memory of another kind behind a tensor, such as pieces on several devices: its class changes.
+    """Put memory of another kind behind a tensor, such as shards on several devices: its class changes.
 
     The gradient of a leaf is gone afterwards.
 

@@ -267,8 +267,8 @@ def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph], device_
 def _dry(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: Pipeline) -> Timeline | None:
     """The simulated step with the peaks of a dry run; None where that is not needed, or not possible."""
     devices, simulated = pipeline.cluster.devices, pipeline.timeline
-    # outputs that a loss takes in parts are joined where the model returns them, which only a dry run sees
-    errs_high = not pipeline.units.weights_of and not pipeline.graph.says("tile")
+    # outputs that a loss takes sharded are joined where the model returns them, which only a dry run sees
+    errs_high = not pipeline.units.weights_of and not pipeline.graph.says("shard")
     if errs_high and all(simulated.peak_bytes[one.name] <= _ROOM * one.memory_bytes for one in devices):
         return None
     microbatches = replace(request.splitting, loss_weights="rows").microbatches_of(pipeline)

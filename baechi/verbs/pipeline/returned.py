@@ -1,4 +1,4 @@
-"""Outputs of split layers that a model returns: its loss takes them in parts, but microbatches join them."""
+"""Outputs of split layers that a model returns: its loss takes them sharded, but microbatches join them."""
 
 from collections import Counter
 
@@ -17,13 +17,13 @@ def told_of_returned(graph: LayerGraph) -> str:
     """
     sizes: Counter[str] = Counter()
     for _, costs in graph.placed_costs():
-        if costs.tile is not None and costs.returned and f"{costs.tile['of']}[join]" not in graph:
-            sizes[costs.tile["of"]] += round(sum(costs.returned.values()))
+        if costs.shard is not None and costs.returned and f"{costs.shard['of']}[join]" not in graph:
+            sizes[costs.shard["of"]] += round(sum(costs.returned.values()))
     if not sizes:
         return ""
     outputs = " and ".join([f"the output of {name} ({format_bytes(size)})" for name, size in sizes.items()])
     return (
         f". Since the model returns it, each microbatch joins {outputs} on one device, whatever the "
-        "number of tiles: return the loss alone, or compute it by loss=, so that it stays in parts, or give "
+        "number of shards: return the loss alone, or compute it by loss=, so that it stays sharded, or give "
         "fewer rows"
     )

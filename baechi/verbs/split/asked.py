@@ -1,4 +1,4 @@
-"""What `distribute(split=)` asks for: layers in tiles, inputs in microbatches."""
+"""What `distribute(split=)` asks for: layers in shards, inputs in microbatches."""
 
 import inspect
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from baechi.split.spec import BatchSpec, Layers
 
 
 def asked_to_split(split: Any, model: nn.Module, *, microbatches: bool) -> tuple[Layers | None, Split | None]:
-    """What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches.
+    """What `distribute(split=)` asks for: layers in shards, or inputs in microbatches.
 
     Args:
         split: as `distribute` takes it.

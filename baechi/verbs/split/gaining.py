@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from baechi.cost.indexed import seconds_by_device
-from baechi.errors import PlacementError, PlanError, SplitTensorError
+from baechi.errors import PlacementError, PlanError, ShardedTensorError
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -44,7 +44,7 @@ def split_where_it_gains(
         judge: a plan with the timeline of its dry run; raises `PlacementError` if it does not fit. Plans that
             have one are not judged again.
     """
-    if plan.graph.says("tile"):  # split since nothing fitted
+    if plan.graph.says("shard"):  # split since nothing fitted
         return plan
     whole_s = step_s = simulate(plan).makespan_s
     found: LayerGraph | None = None
@@ -53,7 +53,7 @@ def split_where_it_gains(
             try:
                 made = split(graph, {layer: spec})
                 made_s = simulate(quick(made)).makespan_s
-            except (PlacementError, PlanError, SplitTensorError, ValueError):
+            except (PlacementError, PlanError, ShardedTensorError, ValueError):
                 continue  # it is not that long, its weight is read elsewhere, or no such plan fits
             if made_s < min(step_s, whole_s * (1 - LEAST_GAIN)):
                 step_s, found = made_s, made
@@ -71,9 +71,9 @@ def split_where_it_gains(
 
 
 def _specs(graph: LayerGraph, cluster: Cluster, layer: str) -> Iterator[LayerSpec]:
-    """Two tiles and one a device: where the placer puts them, and on devices from the last to the first.
+    """Two shards and one a device: where the placer puts them, and on devices from the last to the first.
 
-    A chain's other layers mostly lie on the first device. The tile beside them is issued last then, so what
+    A chain's other layers mostly lie on the first device. The shard beside them is issued last then, so what
     the others read is sent, and what they send back is waited for, without waiting for it.
     """
     dim, size = next(iter(sizes_of(graph, layer).items()))

@@ -22,15 +22,15 @@ Placed = TypeVar("Placed")
 def split(
     graph: LayerGraph, name: str, spec: LayerSpec, *, cluster: Cluster | str | None = None
 ) -> LayerGraph:
-    """Split a layer of a graph into tiles, before it is placed.
+    """Split a layer of a graph into shards, before it is placed.
 
-    Layers that share a weight with it are split alike. Each tile is a node like any other, which a placer
+    Layers that share a weight with it are split alike. Each shard is a node like any other, which a placer
     places, and so is the join of their outputs.
 
     Args:
         graph: the layer graph; it is not changed.
         name: the layer's qualified name.
-        spec: a number of tiles along the layer's first dimension; a dimension with a number of tiles, such as
+        spec: a number of shards along the layer's first dimension; a dimension with such a number, as
             `{"out": 4}`; a `BatchSpec`, or a list of them, one inside the other.
         cluster: the devices, where the spec gives them by number.
 
@@ -153,7 +153,7 @@ def register_split(
     Args:
         kind: a class of layers that take one tensor and return one. Subclasses need rules of their own.
         dims: by name, along what they can be split; the first one is taken where none is named.
-        compute: `compute(options, dimension, share, x, *weights)`, a tile's output. `share` says which part
+        compute: `compute(options, dimension, shard, x, *weights)`, a shard's output. `shard` says which part
             of the dimension it is (`start`, `stop`, `size`). It must be a function of a module, so that
             models can be pickled.
         weights: names of their parameters, in the order in which `compute` takes them.

@@ -10,7 +10,7 @@ from run.pipeline.nets import noise
 from torch import Tensor
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 transformers = pytest.importorskip("transformers")
 
@@ -93,5 +93,5 @@ def test_generate(name: str, way: str) -> None:
     if way == "pipelined":
         assert_same_gradients(model, plain)
     for (key, mine), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-        if isinstance(mine, SplitTensor):
+        if isinstance(mine, ShardedWeight):
             torch.testing.assert_close(mine.grad.cpu(), other.grad, msg=key)

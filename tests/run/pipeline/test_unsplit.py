@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import baechi
 from baechi.errors import BaechiError
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 WHERE = {"": 0, "a": 0, "m": 1, "b": 1}
 
@@ -69,7 +69,7 @@ def trained(
             loss.backward()
         made.append(loss.detach())
     torch.testing.assert_close(*made, rtol=1e-12, atol=0)
-    if not any(isinstance(weight, SplitTensor) for weight in model.parameters()):
+    if not any(isinstance(weight, ShardedWeight) for weight in model.parameters()):
         assert_same_gradients(model, plain)
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert mine.grad is not None
@@ -90,7 +90,7 @@ def trained(
         {"device_map": None, "split": {"b": 2}},
         {"device_map": WHERE, "outputs": "device"},
     ],
-    ids=["plain", "recomputed", "tiles, recomputed", "tiles", "outputs stay"],
+    ids=["plain", "recomputed", "shards, recomputed", "shards", "outputs stay"],
 )
 def test_a_step_runs_unsplit(options: dict[str, Any]) -> None:
     """Training too, between steps in microbatches."""
@@ -264,7 +264,7 @@ def test_with_gradients_what_is_given_is_not_written() -> None:
         {"device_map": None, "split": {"b": 2}},
         {"recompute": ["m"]},
     ],
-    ids=["1f1b", "auto", "gpipe", "interleaved", "weights apart", "tiles", "recomputed"],
+    ids=["1f1b", "auto", "gpipe", "interleaved", "weights apart", "shards", "recomputed"],
 )
 def test_fewer_rows_than_microbatches(options: dict[str, Any]) -> None:
     """One for each row, with the numbers of the plain model; then a whole batch again."""

@@ -41,7 +41,7 @@ class Either(nn.Module):
 
 
 def leave_out(rank: int) -> None:
-    """A process uses a weight in pieces that the other does not use, then one of them uses none: means are
+    """A process uses a sharded weight that the other does not use, then one of them uses none: means are
     those of DDP that looks for weights without gradients."""
     model, plain = twins(Either)
     x = torch.ones(2, 4, dtype=torch.float64) + rank

@@ -54,7 +54,7 @@ def words(*shape: int, below: int = 41) -> torch.Tensor:
 def split_on(
     devices: int, model: nn.Module, inputs: Any, split: Mapping[str, Any], **more: Any
 ) -> baechi.Cluster:
-    """Distribute a model over emulated devices, its tiles on one after the other.
+    """Distribute a model over emulated devices, its shards on one after the other.
 
     All fits, so that nothing runs dry.
     """

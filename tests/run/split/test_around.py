@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import baechi
-from baechi.errors import SplitTensorError
+from baechi.errors import ShardedTensorError
 
 SPEC = baechi.BatchSpec({"out": 14}, device_matrix=[0, 1, 2])
 
@@ -45,7 +45,7 @@ class Reentrant(Checkpointed):
 
 @pytest.mark.parametrize("build", [Checkpointed, Reentrant])
 def test_checkpointing(build: Callable[[], nn.Module]) -> None:
-    """Tiles that run again in backward give the same gradients."""
+    """Shards that run again in backward give the same gradients."""
     model, plain = twins(build)
     inputs = (words(2, 5), words(2, 5))
     with split_on(3, model, inputs, {"head": SPEC}):
@@ -125,7 +125,7 @@ LLAMA_CHAINS: dict[str, Any] = {
 def test_a_library_s_model(
     build: Callable[[], Any], chains: dict[str, Any], attention: str, tmp_path: Path
 ) -> None:
-    """GPT-2's and Llama's own code, tied, with an MLP and heads whose hidden values stay in parts: trains,
+    """GPT-2's and Llama's own code, tied, with an MLP and heads whose hidden values stay sharded: trains,
     generates with a cache, and `save_pretrained` is a plain call."""
     model, plain = twins(build)
     ids = words(2, 6, below=97)
@@ -177,7 +177,7 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 def test_refused(what: str) -> None:
     """What would lose a gradient, or gather the weight, raises."""
     model, _, _, inputs = tied_on_devices()
-    with pytest.raises(SplitTensorError):
+    with pytest.raises(ShardedTensorError):
         REFUSED[what](model, inputs)
 
 
@@ -203,7 +203,7 @@ def test_names_in_modules_that_do_not_run() -> None:
         model(*inputs).backward()
     plain(*inputs).backward()
     assert_same(model, plain)
-    assert model.shared.weight is model.head.weight and len(model.predictions.bias.pieces) == 3
+    assert model.shared.weight is model.head.weight and len(model.predictions.bias.shards) == 3
     assert list(model.state_dict()) == list(plain.state_dict())
     baechi.restore(model)
     assert_same(model, plain)
@@ -218,7 +218,7 @@ class Transposes(Tied):
 
 
 def test_a_weight_that_other_code_reads() -> None:
-    """Where an op has the weight that no tiles replace, splitting is refused, or the first call is."""
+    """Where an op has the weight that no shards replace, splitting is refused, or the first call is."""
 
     class Untied(Transposes):
         def __init__(self) -> None:
@@ -227,7 +227,7 @@ def test_a_weight_that_other_code_reads() -> None:
 
     inputs = (words(2, 5), words(2, 5))
     for build in (Transposes, Untied):
-        with pytest.raises(SplitTensorError, match="leave its layer out of split="):
+        with pytest.raises(ShardedTensorError, match="leave its layer out of split="):
             model = twins(build)[0]
             with split_on(2, model, inputs, {"embed": 2}):
                 model(*inputs)
@@ -271,7 +271,7 @@ class Calls(nn.Module):
 
 
 def test_a_layer_that_another_one_calls() -> None:
-    """Where capture has not seen it, tiles run where their pieces lie, all the same."""
+    """Where capture has not seen it, its shards run where those of the weight lie, all the same."""
     model, plain = twins(Calls)
     x = torch.rand(3, 6, dtype=torch.float64)
     spec = baechi.BatchSpec({"out": 2}, device_matrix=[0, 1, 2])

@@ -9,7 +9,7 @@ from run.split.split_layers import TOLERANCE, assert_same, split_on, twins
 from torch import nn
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 BATCH, QUERIES, KEYS = 2, 5, 4
 CAUSAL = torch.triu(torch.ones(QUERIES, QUERIES, dtype=torch.bool), 1)
@@ -56,10 +56,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[int, ...], ..
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients(case: str) -> None:
     """Masks, weights of heads, batches on either side, keys and values of other widths."""
-    asks, options, shapes, tiles = CASES[case]
+    asks, options, shapes, shards = CASES[case]
     model, plain = twins(lambda: Attending(asks, **options))
     given = [drawn(*shape, seed=place) for place, shape in enumerate(shapes)]
-    cluster = split_on(tiles, model, tuple(given), {"attention": tiles}, placer="round-robin")
+    cluster = split_on(shards, model, tuple(given), {"attention": shards}, placer="round-robin")
     found: list[Any] = []
     for network in (model, plain):
         inputs = [one.clone().requires_grad_() for one in given]
@@ -73,7 +73,7 @@ def test_values_and_gradients(case: str) -> None:
         torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=0, atol=TOLERANCE)
     assert_same(model, plain)
     weight = model.attention.out_proj.weight
-    assert isinstance(weight, SplitTensor) and len(weight.pieces) == tiles
+    assert isinstance(weight, ShardedWeight) and len(weight.shards) == shards
     with torch.no_grad():  # where torch would take its fused path
         one, other = [network.eval()(*given)[0] for network in (model, plain)]
     torch.testing.assert_close(one.cpu(), other, rtol=0, atol=TOLERANCE)

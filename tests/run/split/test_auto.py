@@ -32,9 +32,9 @@ def test_what_fits_nowhere_is_split(functional: bool) -> None:
     assert baechi.fits(model, inputs, cluster, optimizer="adam", split="auto", verify=False)
     baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
     plan = baechi.plan_of(model)
-    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile is not None]
+    shards = [costs.shard for _, costs in plan.graph.placed_costs() if costs.shard is not None]
     head = "glue:/linear#0" if functional else "head"
-    assert {tile["of"] for tile in tiles} == {"embed", head} and len(plan.devices_used) > 2
+    assert {shard["of"] for shard in shards} == {"embed", head} and len(plan.devices_used) > 2
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, plain)]
     with cluster:
         for _ in range(3):
@@ -64,13 +64,15 @@ class Untied(nn.Module):
 @pytest.mark.default_cases(1)
 @pytest.mark.parametrize(("devices", "kib"), [(8, 1310), (4, 1480)])
 def test_it_goes_on_to_the_next_layer(devices: int, kib: int) -> None:
-    """Two tiles of each are too large: the layer that the refusal names is split further, then the other."""
+    """Two shards of each are too large: the layer that the refusal names is split further, then the other."""
     model, inputs = Untied(), (words(2, 8, below=WORDS), words(2, 8, below=WORDS))
     expected = model(*inputs)
     cluster = baechi.Cluster.virtual(devices, memory=f"{kib}KiB")
     baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
-    tiles = [costs.tile for _, costs in baechi.plan_of(model).graph.placed_costs() if costs.tile is not None]
-    assert {tile["of"] for tile in tiles} >= {"embed", "head"}
+    shards = [
+        costs.shard for _, costs in baechi.plan_of(model).graph.placed_costs() if costs.shard is not None
+    ]
+    assert {shard["of"] for shard in shards} >= {"embed", "head"}
     with cluster:
         assert model(*inputs).item() == pytest.approx(expected.item(), abs=TOLERANCE)
 
@@ -80,7 +82,7 @@ def test_what_fits_stays_whole() -> None:
     model, _ = twins(Tied)
     cluster = baechi.Cluster.virtual(2, memory="1GiB")
     baechi.distribute(model, (words(2, 5), words(2, 5)), cluster=cluster, split="auto", effort=0)
-    assert not baechi.plan_of(model).graph.says("tile")
+    assert not baechi.plan_of(model).graph.says("shard")
     assert type(model.head.weight) is nn.Parameter
 
 
@@ -96,7 +98,7 @@ def notes_of_refusal(build: type[nn.Module], memory: str) -> list[str]:
 
 def test_what_cannot_be_split_enough() -> None:
     """The error says what was tried."""
-    assert any("split into tiles (embed into" in line for line in notes_of_refusal(Large, "1MiB"))
+    assert any("split into shards (embed into" in line for line in notes_of_refusal(Large, "1MiB"))
 
 
 class Functional(Large):
@@ -143,4 +145,4 @@ def test_the_page_runs() -> None:
     names: dict[str, object] = {}
     for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(program, names)
-        assert baechi.plan_of(names["model"]).graph.says("tile")  # type: ignore[arg-type]
+        assert baechi.plan_of(names["model"]).graph.says("shard")  # type: ignore[arg-type]

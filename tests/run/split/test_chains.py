@@ -1,4 +1,4 @@
-"""Chains that are cut alike stay unjoined: one scatter, one sum."""
+"""Chains that are cut alike stay sharded: one scatter, one sum."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -135,7 +135,7 @@ def by_heads(number: int) -> dict[str, Any]:
 
 
 def in_one_product(size: int) -> dict[str, Any]:
-    """Tiles of so many columns of each of the three values."""
+    """Shards of so many columns of each of the three values."""
     inner = [baechi.BatchSpec({"out": 8}), baechi.BatchSpec({"out": size})]
     return {"qkv": inner, "o": baechi.BatchSpec({"in": size})}
 
@@ -222,5 +222,7 @@ def test_nothing_travels_between_tiles_that_lie_together(build: Callable[[], nn.
     sent = [span for span in baechi.last_step(model).spans if span.kind == "transfer"]
     back = [span.where for span in sent if span.where.endswith(">cpu:0") and "host" not in span.where]
     whole = [node for node, place in baechi.plan_of(model).device_of.items() if place == "cpu:1"]
-    made_whole = [node for node in whole if node.startswith(("glue:/cos", "glue:/sin"))]  # both tiles read it
+    made_whole = [
+        node for node in whole if node.startswith(("glue:/cos", "glue:/sin"))
+    ]  # both shards read it
     assert back == ["cpu:1>cpu:0"] * (1 + len(made_whole)), sent

@@ -10,7 +10,7 @@ from torch import nn
 
 import baechi
 from baechi.split.rewrite import split
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.verbs.split.gaining import split_where_it_gains
 
 WORDS = 400
@@ -49,7 +49,7 @@ def test_a_heavy_head_is_split(verify: bool) -> None:
     steps_s = {}
     for way in ("auto", None):
         baechi.distribute(model, INPUTS, split=way, **asked)  # type: ignore[arg-type]
-        assert isinstance(model.head.weight, SplitTensor) is (way == "auto")
+        assert isinstance(model.head.weight, ShardedWeight) is (way == "auto")
         with cluster:
             model(*INPUTS).backward()
         if way == "auto":
@@ -62,7 +62,7 @@ def test_a_heavy_head_is_split(verify: bool) -> None:
 
 
 @pytest.mark.parametrize("slower", [1, 2000])
-def test_a_loss_in_parts_takes_what_is_predicted(slower: int) -> None:
+def test_a_sharded_loss_takes_what_is_predicted(slower: int) -> None:
     """More passes over the logits than a whole one, and more ops: where the host counts, and where memory."""
     model, _ = twins(Words)
     cluster = baechi.Cluster.virtual(2, memory="1GiB")
@@ -87,12 +87,12 @@ def test_a_dry_run_decides() -> None:
     whole = place(graph)
 
     def judge(plan: baechi.Plan, late: float) -> baechi.Plan:
-        times = late if plan.graph.says("tile") else 1
+        times = late if plan.graph.says("shard") else 1
         return replace(plan, dry=replace(plan.timeline, makespan_s=plan.timeline.makespan_s * times))
 
     for late in (1.0, 4.0):
         made = split_where_it_gains(graph, cluster, whole, place, place, functools.partial(judge, late=late))
-        assert made.graph.says("tile") is (late == 1)
+        assert made.graph.says("shard") is (late == 1)
 
 
 @pytest.mark.parametrize(("link", "devices"), [("1MB/s", 2), (None, 1)])
@@ -102,6 +102,6 @@ def test_it_stays_whole_where_nothing_is_gained(link: str | None, devices: int) 
     cluster = slow_devices(devices, link)
     baechi.distribute(model, INPUTS, cluster=cluster, source="estimate", effort=0, split="auto")
     plan = baechi.plan_of(model)
-    assert not plan.graph.says("tile")
+    assert not plan.graph.says("shard")
     if devices > 1:  # it could be
-        assert split(plan.graph, {"head": 2}).says("tile")
+        assert split(plan.graph, {"head": 2}).says("shard")

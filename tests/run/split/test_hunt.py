@@ -66,7 +66,7 @@ def test_drawn(seed: int) -> None:
     inputs, devices = (words(3, 7, below=WORDS), words(3, 7, below=WORDS)), draw.choice([2, 3, 4])
     names = draw.sample([name for name in DIMS if name != "embed" or not model.tied], draw.choice([1, 2, 4]))
     specs = {name: spec_of(draw, draw.choice(DIMS[name]), devices) for name in names}
-    if draw.random() < 0.5:  # cut alike: what lies between stays in parts
+    if draw.random() < 0.5:  # cut alike: what lies between stays sharded
         specs |= {"up": {"out": devices}, "down": {"in": devices}}
     cluster = baechi.Cluster.virtual(devices, memory="1GiB")
     baechi.distribute(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from run.split.split_layers import TOLERANCE, Tied, assert_same, twins, words
-from run.split.test_unjoined import Returned
+from run.split.test_sharded_outputs import Returned
 from run.two_processes import run_by_two
 from torch import nn, optim
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 BATCH = (words(4, 5), words(4, 5))
 
@@ -64,7 +64,7 @@ def test_training(placer: str, layers: dict[str, Any]) -> None:
             losses.append([loss.item() for loss in found])
     assert losses[0] == pytest.approx(losses[1], abs=TOLERANCE)
     assert_same(model, plain, tolerance=1e-10)
-    assert any(isinstance(weight, SplitTensor) for weight in model.parameters())
+    assert any(isinstance(weight, ShardedWeight) for weight in model.parameters())
 
 
 def test_returned_logits_a_hook_and_a_copy() -> None:
@@ -169,7 +169,7 @@ def test_what_fits_nowhere_is_split() -> None:
         loss = model(*BATCH)
         loss.backward()
     assert loss.item() == pytest.approx(plain(*BATCH).item(), abs=1e-5)
-    assert isinstance(model.head.weight, SplitTensor)
+    assert isinstance(model.head.weight, ShardedWeight)
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ from run.split.split_layers import Around, assert_runs_alike, split_on, twins, w
 from torch import nn
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, int]] = {
     "linear out": (lambda: nn.Linear(5, 12), (2, 3, 5), "out", 4),
@@ -34,16 +34,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, int]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients(case: str) -> None:
     """A split layer returns what the whole one does, and so do gradients of weights and inputs."""
-    layer, shape, dim, tiles = CASES[case]
+    layer, shape, dim, shards = CASES[case]
     model, plain = twins(lambda: Around(layer()))
     given = torch.randn(shape, dtype=torch.float64) if shape else words(3, 4, below=11)
     size = baechi.profile(model, given, cluster=baechi.Cluster.virtual(2)).costs("layer").splits
     assert size is not None
-    cluster = split_on(tiles, model, given, {"layer": {dim: tiles}}, placer="round-robin")
+    cluster = split_on(shards, model, given, {"layer": {dim: shards}}, placer="round-robin")
     assert_runs_alike(model, plain, given.requires_grad_(bool(shape)), cluster)
     weight = model.layer.weight
-    assert isinstance(weight, SplitTensor) and len(weight.pieces) == tiles
-    assert len({id(piece.untyped_storage()) for piece in weight.pieces}) == tiles
+    assert isinstance(weight, ShardedWeight) and len(weight.shards) == shards
+    assert len({id(shard.untyped_storage()) for shard in weight.shards}) == shards
     assert len(baechi.plan_of(model).devices_used) > 1
 
 
@@ -64,11 +64,11 @@ NORM: dict[str, tuple[Callable[[], nn.Module], int]] = {
 @pytest.mark.parametrize("case", NORM)
 def test_rows(case: str) -> None:
     """Rows are divided, of other batches than the example, too: of seven, of four, and of one."""
-    layer, tiles = NORM[case]
+    layer, shards = NORM[case]
     model, plain = twins(lambda: Around(layer()))
     names = [name for name, own in model.named_modules() if not list(own.children())]
-    spec = baechi.BatchSpec({"rows": -(-7 // tiles)}, range(tiles)) if "norm" in case else tiles
-    cluster = split_on(tiles, model, torch.ones(7, 4, 5).double(), dict.fromkeys(names, spec))
+    spec = baechi.BatchSpec({"rows": -(-7 // shards)}, range(shards)) if "norm" in case else shards
+    cluster = split_on(shards, model, torch.ones(7, 4, 5).double(), dict.fromkeys(names, spec))
     graph = baechi.plan_of(model).graph
     assert [name for name in names if f"{name}[join]" in graph] == names[-1:]
     for rows in (7, 4, 1):
@@ -92,7 +92,7 @@ class TwoNames(nn.Module):
 
 @pytest.mark.parametrize("dim", ["out", "in"])
 def test_a_layer_of_two_names_is_one_layer(dim: str) -> None:
-    """What is cut of it is cut once, and what goes whole to the first tile does so once."""
+    """What is cut of it is cut once, and what goes whole to the first shard does so once."""
     model, plain = twins(TwoNames)
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     cluster = split_on(2, model, x, {"layer": {dim: 2}}, placer="round-robin")
@@ -103,7 +103,7 @@ def test_a_layer_of_two_names_is_one_layer(dim: str) -> None:
 
 
 def test_an_index_out_of_range_raises() -> None:
-    """Below the first row, or beyond the last one, an embedding in tiles raises as a whole one does."""
+    """Below the first row, or beyond the last one, an embedding in shards raises as a whole one does."""
     model, _ = twins(lambda: Around(nn.Embedding(12, 4)))
     split_on(2, model, words(3, below=11), {"layer": {"num_embeddings": 3}}, placer="round-robin")
     for index in (-2, 11, 40):  # the model adds one

@@ -1,4 +1,4 @@
-"""What a step of an optimizer costs the host: as many updates as pieces, and no operator of ours."""
+"""What a step of an optimizer costs the host: as many updates as shards, and no operator of ours."""
 
 from importlib import import_module
 from typing import Any
@@ -9,15 +9,15 @@ from run.split.split_layers import Tied, assert_same, tied_on_devices
 from run.split.test_weights import OPTIMIZERS, steps
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import BEHAVIOUR, SplitTensor
+from baechi.torchlib.shards.weight import BEHAVIOUR, ShardedWeight
 
 WAYS = ({"foreach": False}, {"foreach": True}, {"fused": True})
 FUSED = ("sgd", "adam", "adamw", "adagrad")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_operator_sees_a_weight_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first step, which makes state, an update runs on the pieces as on plain weights."""
+def test_no_operator_sees_a_sharded_weight(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first step, which makes state, an update runs on the shards as on plain weights."""
     model, _, _, inputs = tied_on_devices()
     run = BEHAVIOUR["operator"]
     for way in WAYS[: 3 if name in FUSED else 2]:
@@ -35,12 +35,12 @@ def test_no_operator_sees_a_weight_in_pieces(name: str, monkeypatch: pytest.Monk
         assert seen == []
         state = optimizer.state[model.head.weight]
         large = [value for value in state.values() if isinstance(value, torch.Tensor) and value.dim()]
-        assert large and all(type(value) is SplitTensor for value in large)
+        assert large and all(type(value) is ShardedWeight for value in large)
         assert float(state.get("step", 2)) == 2
 
 
 def test_a_whole_gradient_is_cut() -> None:
-    """A gradient that a user puts there whole updates each piece by its part."""
+    """A gradient that a user puts there whole updates each shard by its part."""
     model, plain, _, _ = tied_on_devices()
     for network in (model, plain):
         assert isinstance(network, Tied)

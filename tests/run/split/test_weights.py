@@ -1,4 +1,4 @@
-"""From outside a weight in pieces is one Parameter: what trains, copies, saves, loads it sees one tensor."""
+"""From outside a sharded weight is one Parameter: what trains, copies, saves, loads it sees one tensor."""
 
 import copy
 import io
@@ -25,8 +25,8 @@ from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import baechi
-from baechi.errors import SplitTensorError
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.errors import ShardedTensorError
+from baechi.torchlib.shards.weight import ShardedWeight
 
 pytestmark = pytest.mark.default_cases(2)
 
@@ -83,7 +83,7 @@ def test_fused_optimizers(name: str) -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_an_optimizer_made_before(told: bool) -> None:
-    """State that exists when the weight is split goes on beside its pieces; `restore` makes it whole."""
+    """State that exists when the weight is split goes on beside its shards; `restore` makes it whole."""
     model, plain = twins(Tied)
     inputs = (words(2, 5), words(2, 5))
     one, other = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
@@ -100,7 +100,7 @@ def test_an_optimizer_made_before(told: bool) -> None:
     steps(plain, inputs, other)
     assert_same(model, plain)
     for state in one.state.values():
-        assert all(isinstance(value, SplitTensor) or value.numel() < 41 for value in state.values())
+        assert all(isinstance(value, ShardedWeight) or value.numel() < 41 for value in state.values())
         break
     baechi.restore(model)
     steps(model, inputs, one)
@@ -124,7 +124,7 @@ def test_it_is_the_same_parameter() -> None:
         assert weight.shape == (41, 6) and weight.dtype == torch.float64
         assert [name for name, _ in model.named_parameters()] == names
         assert list(model.modules()) == modules and list(model.state_dict()) == keys
-        if isinstance(weight, SplitTensor):
+        if isinstance(weight, ShardedWeight):
             baechi.restore(model)
     assert type(weight) is nn.Parameter
 
@@ -146,7 +146,7 @@ def test_files() -> None:
     assert torch.equal(plain.head.weight, model.head.weight.cpu())
     steps(plain, inputs, optim.SGD(plain.parameters(), lr=0.1))
     model.load_state_dict(plain.state_dict())
-    assert isinstance(model.head.weight, SplitTensor)
+    assert isinstance(model.head.weight, ShardedWeight)
     assert torch.equal(plain.head.weight, model.head.weight.cpu())
     model.load_state_dict(model.state_dict())
     plain.load_state_dict(model.state_dict())
@@ -161,11 +161,11 @@ def test_assigned_weights_are_split_again() -> None:
     model.load_state_dict(copy.deepcopy(plain.state_dict()), assign=True)
     with cluster:
         assert model(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
-    assert isinstance(model.head.weight, SplitTensor)
+    assert isinstance(model.head.weight, ShardedWeight)
 
 
 def test_optimizer_state_in_files() -> None:
-    """An optimizer's state is saved whole and loaded in pieces; no device holds the whole in between."""
+    """An optimizer's state is saved whole and loaded in shards; no device holds the whole in between."""
     model, plain, cluster, inputs = tied_on_devices()
     one, other = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
     with cluster:
@@ -177,7 +177,7 @@ def test_optimizer_state_in_files() -> None:
     saved = torch.load(file, weights_only=True)
     again, beside = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
     again.load_state_dict(saved)
-    assert isinstance(again.state[model.head.weight]["exp_avg"], SplitTensor)
+    assert isinstance(again.state[model.head.weight]["exp_avg"], ShardedWeight)
     beside.load_state_dict(copy.deepcopy(saved))
     again.load_state_dict(again.state_dict())
     with cluster:
@@ -187,7 +187,7 @@ def test_optimizer_state_in_files() -> None:
 
 
 def test_safetensors(tmp_path: Path) -> None:
-    """`baechi.load` fills the pieces; saving goes by a copy on the host."""
+    """`baechi.load` fills the shards; saving goes by a copy on the host."""
     model, plain, _, inputs = tied_on_devices()
     steps(plain, inputs, optim.SGD(plain.parameters(), lr=0.1))
     state = {name: value.clone() for name, value in plain.state_dict().items()}
@@ -202,7 +202,7 @@ def test_safetensors(tmp_path: Path) -> None:
 
 
 def test_weights_on_meta(tmp_path: Path) -> None:
-    """Weights that are nowhere yet are loaded piece by piece."""
+    """Weights that are nowhere yet are loaded shard by shard."""
     _, plain = twins(Tied)
     inputs = (words(2, 5), words(2, 5))
     save_file({name: value.clone() for name, value in plain.state_dict().items()}, tmp_path / "w.safetensors")
@@ -217,11 +217,11 @@ def test_weights_on_meta(tmp_path: Path) -> None:
         model(*inputs).backward()
     plain(*inputs).backward()
     assert_same(model, plain)
-    assert isinstance(model.head.weight, SplitTensor) and model.head.weight is model.embed.weight
+    assert isinstance(model.head.weight, ShardedWeight) and model.head.weight is model.embed.weight
 
 
 def test_saved_plans(tmp_path: Path) -> None:
-    """A plan's file has its tiles, and goes with models of the same sizes only."""
+    """A plan's file has its shards, and goes with models of the same sizes only."""
     split, _, cluster, inputs = tied_on_devices()
     baechi.plan_of(split).save(tmp_path / "plan.json")
     model, plain = twins(Tied)
@@ -235,7 +235,7 @@ def test_saved_plans(tmp_path: Path) -> None:
 
 
 def test_one_device() -> None:
-    """All tiles on one device are right, too."""
+    """All shards on one device are right, too."""
     model, plain = twins(Tied)
     inputs = (words(2, 5), words(2, 5))
     with split_on(1, model, inputs, {"head": 3}):
@@ -245,7 +245,7 @@ def test_one_device() -> None:
 
 
 def test_copies() -> None:
-    """A deep copy and a pickle have pieces of their own, train by themselves, and keep the tie."""
+    """A deep copy and a pickle have shards of their own, train by themselves, and keep the tie."""
     model, plain, cluster, inputs = tied_on_devices()
     with cluster:
         model(*inputs).backward()
@@ -257,22 +257,22 @@ def test_copies() -> None:
             other.zero_grad()
             assert other(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
             steps(other, inputs, optim.SGD(other.parameters(), lr=0.1))
-        assert isinstance(other.head.weight, SplitTensor)
+        assert isinstance(other.head.weight, ShardedWeight)
     assert_same(model, plain, grads=False)
 
 
 @pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.jacrev], ids=["vmap", "jacrev"])
 def test_transforms_are_refused(transform: Any) -> None:
-    """Weights in pieces have no rule for them; the error says what to do."""
+    """Sharded weights have no rule for them; the error says what to do."""
     model: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
     cluster, x = baechi.Cluster.virtual(2), torch.ones(4, 6)
     baechi.distribute(model, x, cluster=cluster, split={"2": 2})
-    with pytest.raises(SplitTensorError, match=r"baechi\.restore"), cluster:
+    with pytest.raises(ShardedTensorError, match=r"baechi\.restore"), cluster:
         transform(model)(x)
 
 
 def test_averages() -> None:
-    """An exponential average of weights is one in pieces."""
+    """An exponential average of weights is sharded, too."""
     model, plain, _, inputs = tied_on_devices()
     averages = [AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for m in (model, plain)]
     for network, average in zip((model, plain), averages, strict=True):
@@ -315,12 +315,12 @@ def test_assigned_state_stays_tied() -> None:
         optimizer = optim.SGD(network.parameters(), lr=0.1)
         steps(network, inputs, optimizer)
         assert torch.equal(network.head.weight.detach().cpu(), network.embed.weight.detach().cpu())
-    assert isinstance(model.head.weight, SplitTensor)
+    assert isinstance(model.head.weight, ShardedWeight)
     assert_same(model, plain)
 
 
 def test_scaled_gradients() -> None:
-    """A `GradScaler` unscales pieces, and skips a step where one of them is not finite."""
+    """A `GradScaler` unscales shards, and skips a step where one of them is not finite."""
     model, plain, _, inputs = tied_on_devices()
     for network in (model, plain):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -330,7 +330,7 @@ def test_scaled_gradients() -> None:
             scaler.scale(network(*inputs)).backward()
             if number == 1:
                 weight = network.head.weight.grad
-                (weight.pieces[2] if isinstance(weight, SplitTensor) else weight)[-1, 0] = torch.inf
+                (weight.shards[2] if isinstance(weight, ShardedWeight) else weight)[-1, 0] = torch.inf
             scaler.step(optimizer)
             scaler.update()
         assert scaler.get_scale() == 4.0
@@ -338,7 +338,7 @@ def test_scaled_gradients() -> None:
 
 
 def test_scaled_gradients_on_a_cluster() -> None:
-    """The same where pieces, and what the scaler notes, lie on several emulated devices."""
+    """The same where shards, and what the scaler notes, lie on several emulated devices."""
     model, plain, cluster, inputs = tied_on_devices()
     for network, around in ((model, cluster), (plain, nullcontext())):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -363,7 +363,7 @@ def test_cast_with_gradients() -> None:
 
 
 def test_anomaly_mode() -> None:
-    """Torch looks for gradients that are no numbers, piece by piece."""
+    """Torch looks for gradients that are no numbers, shard by shard."""
     model, plain, cluster, inputs = tied_on_devices()
     with cluster, pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
         model(*inputs).backward()
@@ -461,7 +461,7 @@ REFUSED: dict[str, Callable[[nn.Parameter], Any]] = {
 def test_refused_with_a_cure(what: str) -> None:
     """What would need the whole on one device says so, and what to do."""
     model, _, _, _ = tied_on_devices()
-    with pytest.raises(SplitTensorError, match=r"lies in pieces.*leave its layer out of split="):
+    with pytest.raises(ShardedTensorError, match=r"is sharded.*leave its layer out of split="):
         REFUSED[what](model.head.weight)
 
 
@@ -479,7 +479,7 @@ WIDER: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.fixture(scope="module")
 def column() -> torch.Tensor:
-    """A weight in three pieces, of one column."""
+    """A weight in three shards, of one column."""
     model, _ = twins(lambda: Around(nn.Linear(1, 11)))
     split_on(3, model, torch.ones(2, 1, dtype=torch.float64), {"layer": 3})
     weight: torch.Tensor = model.float().layer.weight.detach()
@@ -490,7 +490,7 @@ def column() -> torch.Tensor:
 def test_results_wider_than_the_weight(what: str, column: torch.Tensor) -> None:
     """A column, and an operand that makes it wider: the result would lie along another axis."""
     assert WIDER[what](column.cpu()) is not None
-    with pytest.raises(SplitTensorError, match=r"has another shape than|on a tensor of shape"):
+    with pytest.raises(ShardedTensorError, match=r"has another shape than|on a tensor of shape"):
         WIDER[what](column)
 
 
@@ -512,7 +512,7 @@ def test_tied_after_the_split(split: Any, one: str, other: str) -> None:
         for network in (model, plain):
             getattr(network, one).weight = getattr(network, other).weight
         if layers is split:
-            with pytest.raises(SplitTensorError, match=r"cut elsewhere.*tie weights before"), cluster:
+            with pytest.raises(ShardedTensorError, match=r"cut elsewhere.*tie weights before"), cluster:
                 model(*batch)
             continue
         with cluster:
@@ -535,6 +535,6 @@ def test_optimizers_that_need_the_whole(kind: str) -> None:
         loss.backward()
         return loss
 
-    with pytest.raises(SplitTensorError):
+    with pytest.raises(ShardedTensorError):
         optimizer.step(closure)
     assert_same(model, plain, grads=False)

@@ -1,4 +1,4 @@
-"""Plans whose tiles are no shares of a model's layers are refused before anything is changed."""
+"""Plans whose shards are no shares of a model's layers are refused before anything is changed."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ from baechi.records import Plan
 
 
 class Network(nn.Module):
-    """Two linear layers and attention, so that there are tiles with and without units."""
+    """Two linear layers and attention, so that there are shards with and without units."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def text() -> str:
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "a number twice": ({"number": 0}, r"tiles of first have the numbers \[0, 0\]"),
+    "a number twice": ({"number": 0}, r"shards of first have the numbers \[0, 0\]"),
     "an unknown dimension": ({"dimension": "x"}, "first is split along 'x': it can be along out, in"),
     "another dimension": ({"dimension": "in"}, r"along in it would be {'weight': 1}"),
     "an axis beyond": ({"cuts": {"weight": 9, "bias": 0}}, "along out it would be {'weight': 0, 'bias': 0}"),
@@ -55,32 +55,32 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_wrong_tiles(change: str, text: str) -> None:
-    """Tiles that say something else than their layer's rule, or than each other."""
+    """Shards that say something else than their layer's rule, or than each other."""
     said, why = CHANGES[change]
     body = json.loads(text)
     for _, data in body["graph"]["nodes"]:
-        if data.get("tile", {}).get("of") == "first":
-            data["tile"].update(said)
+        if data.get("shard", {}).get("of") == "first":
+            data["shard"].update(said)
     refused(json.dumps(body), why)
 
 
 @pytest.mark.parametrize("name", ["first[7]", "last[1]", "x"])
 def test_wrong_names(name: str, text: str) -> None:
-    """Tiles, and joins, are called as what they are parts of."""
+    """Shards, and joins, are called as what they are parts of."""
     refused(text.replace('"first[1]"', f'"{name}"'), r"says that it is first\[1\]")
     refused(text.replace('"attend[join]"', f'"{name}"'), r"says that it is attend\[join\]")
 
 
 def test_wrong_sums_and_heads(text: str) -> None:
-    """What is added has a join; attention has as many heads as its tiles."""
+    """What is added has a join; attention has as many heads as its shards."""
     body = json.loads(text)
     nodes = dict(body["graph"]["nodes"])
     for number in range(2):
-        tile = nodes[f"attend[{number}]"]["tile"]
-        tile["sizes"] = [1, 1]
-        tile["units"] = {weight: [count, 2 * unit] for weight, (count, unit) in tile["units"].items()}
+        shard = nodes[f"attend[{number}]"]["shard"]
+        shard["sizes"] = [1, 1]
+        shard["units"] = {weight: [count, 2 * unit] for weight, (count, unit) in shard["units"].items()}
     nodes["attend[join]"].pop("joins")
-    refused(json.dumps(body), "(?s)attend has 4 heads, and its tiles 2.*the plan has no attend")
+    refused(json.dumps(body), "(?s)attend has 4 heads, and its shards 2.*the plan has no attend")
 
 
 def refused(text: str, why: str) -> None:
@@ -97,9 +97,9 @@ def test_whole_numbers_of_files(text: str) -> None:
     body = json.loads(text, parse_int=float)
     body["schema"] = 1
     read = Plan.from_json(json.dumps(body))
-    tiles = [costs.tile for _, costs in read.graph.placed_costs() if costs.tile]
+    shards = [costs.shard for _, costs in read.graph.placed_costs() if costs.shard]
     numbers = [
-        number for tile in tiles for number in (*tile["sizes"], tile["number"], *tile["cuts"].values())
+        number for shard in shards for number in (*shard["sizes"], shard["number"], *shard["cuts"].values())
     ]
     assert numbers and {type(number) for number in numbers} == {int}
     assert baechi.assign(Network(), read)

@@ -1,4 +1,4 @@
-"""One model with its largest layer in three tiles, in a plain step and in one of two microbatches."""
+"""One model with its largest layer in three shards, in a plain step and in one of two microbatches."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ WAYS = ((1, "random:1"), (1, "round-robin"), (2, "random:2"))
 
 
 def attempt(specimen: Specimen, version: str, report: Report) -> Record:
-    """Try a model with its largest layer in tiles; see `tried_asking`.
+    """Try a model with its largest layer in shards; see `tried_asking`.
 
-    Tiles sum up in another order, so all is compared in double precision, up to rounding.
+    Shards sum up in another order, so all is compared in double precision, up to rounding.
     """
     return tried_asking(specimen, version, report, WAYS, _asked, judged_in_double)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import baechi
 from baechi.records.inputs import Inputs
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.pytree import named_tensors
 from wild.trials import by_loop
 from wild.trials.common import dense, raised, said, seed
@@ -221,5 +221,5 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _whole(grad: torch.Tensor) -> torch.Tensor:
-    """A gradient as a plain tensor; one in pieces as a whole."""
-    return dense(grad.cpu() if isinstance(grad, SplitTensor) else grad)
+    """A gradient as a plain tensor; one in shards as a whole."""
+    return dense(grad.cpu() if isinstance(grad, ShardedWeight) else grad)

@@ -41,7 +41,7 @@ from baechi.torchlib.private.modules import (
 )
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.private.transforms import is_wrapped
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.tensor import ShardedTensor, plain_parts
 from baechi.torchlib.tensors.layout import real_device
 from baechi.torchlib.tensors.pytree import map_tensors
 
@@ -263,18 +263,18 @@ class Looker:
 
     def has_flat_weights(self) -> bool:
         """Whether a matrix of weights is all equal, as a head of zeros is: a look says little of its rows."""
-        for piece in self._trained():
-            with self._at(piece):
-                if piece.dim() > 1 and is_even(piece):
+        for shard in self._trained():
+            with self._at(shard):
+                if shard.dim() > 1 and is_even(shard):
                     return True
         return False
 
     def _trained(self) -> Iterator[torch.Tensor]:
-        """The plain tensors that are trained; of a weight in pieces, these."""
+        """The plain tensors that are trained; of a sharded weight, these."""
         for weight in self.model.parameters():
-            for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
-                if weight.requires_grad and _is_plain(piece):
-                    yield piece
+            for shard in plain_parts(weight):
+                if weight.requires_grad and _is_plain(shard):
+                    yield shard
 
     @contextmanager
     def _perturbed(self, seed: int) -> Iterator[None]:
@@ -283,9 +283,9 @@ class Looker:
         try:
             try:
                 chance = torch.Generator().manual_seed(seed)
-                for piece in self._trained():
-                    with self._at(piece), without_dispatch_modes():
-                        _perturb(piece.data, saved, chance)
+                for shard in self._trained():
+                    with self._at(shard), without_dispatch_modes():
+                        _perturb(shard.data, saved, chance)
                 yield
             finally:
                 self._put_back(saved)
@@ -330,7 +330,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _precise(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as precise as is cheap: in 64 bits on a CPU, in 32 elsewhere; itself if it is."""
-    if not _is_plain(tensor) or isinstance(tensor, SplitTensor):
+    if not _is_plain(tensor) or isinstance(tensor, ShardedTensor):
         return tensor
     precise = torch.float64 if real_device(tensor).type == "cpu" else torch.float32
     if torch.finfo(tensor.dtype).bits >= torch.finfo(precise).bits:

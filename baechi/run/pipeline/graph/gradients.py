@@ -10,7 +10,7 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each, storage_address
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.tensor import ShardedTensor, plain_parts
 from baechi.torchlib.streams import Streams, follow, on_streams
 from baechi.torchlib.tensors.references import has_memory_alone
 
@@ -106,7 +106,7 @@ def keep_apart(
     """
     memory: set[int] = set()
     for grad in handed:
-        if grad is None or grad.layout != torch.strided or isinstance(grad, SplitTensor):
+        if grad is None or grad.layout != torch.strided or isinstance(grad, ShardedTensor):
             continue
         if not has_memory_alone(grad):
             memory.add(_address(grad))
@@ -114,13 +114,9 @@ def keep_apart(
         return
     for leaf in leaves:
         own = leaf.grad
-        if own is not None and any(_address(one) in memory for one in _pieces(own)):
+        if own is not None and any(_address(one) in memory for one in plain_parts(own)):
             with torch.no_grad(), backend.at(backend.place_of(own), ""):
                 leaf.grad = own.clone()
-
-
-def _pieces(grad: torch.Tensor) -> Sequence[torch.Tensor]:
-    return grad.pieces if isinstance(grad, SplitTensor) else (grad,)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -171,8 +167,8 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
         if place not in there:
             there[place] = transfer(factor, backend, place)
             backend.leave(there[place])
-        for piece in _pieces(grad):  # the caller's stream multiplies it, and adds it to one from before
-            backend.leave(piece)
+        for shard in plain_parts(grad):  # the caller's stream multiplies it, and adds it to one from before
+            backend.leave(shard)
         if grad.layout == torch.strided:
             dense.setdefault(place, []).append(grad)
         else:

@@ -26,7 +26,7 @@ from baechi.run.step.call_sites import Site
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
-from baechi.torchlib.split_tensors.gradients import leaves_of
+from baechi.torchlib.shards.gradients import leaves_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -48,7 +48,7 @@ class LaneStep(Step):
         parts: what autograd records of it.
     """
 
-    pieces_of = staticmethod(leaves_of)
+    shards_of = staticmethod(leaves_of)
 
     def __init__(
         self,

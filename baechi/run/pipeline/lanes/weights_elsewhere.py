@@ -22,7 +22,7 @@ from baechi.run.pipeline.lanes.ahead import Ahead
 from baechi.run.pipeline.lanes.route import Route
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import version_of
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 
 class _Home(NamedTuple):
@@ -69,7 +69,7 @@ class WeightsElsewhere:
             self._begun[device] = backend.record(backend.compute_stream(device))
         weights: dict[str, torch.Tensor] = {}
         for name, weight in model.named_parameters(remove_duplicate=False):
-            if weight.requires_grad and not isinstance(weight, SplitTensor):
+            if weight.requires_grad and not isinstance(weight, ShardedWeight):
                 weights[name] = weight
                 if name in route.stage_of_weight:
                     self.homes[id(weight)] = _Home(name, route.stage_of_weight[name])

@@ -1,24 +1,24 @@
-"""Functions and attributes of tensors in pieces that never reach the dispatcher, or must not reach it."""
+"""Functions and attributes of sharded tensors that never reach the dispatcher, or must not reach it."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 
-from baechi.torchlib.split_tensors.gradients import pieces_of
-from baechi.torchlib.split_tensors.moving import set_data
-from baechi.torchlib.split_tensors.tensor import FUNCTIONS, SplitTensor, refuse
+from baechi.torchlib.shards.gradients import shards_of
+from baechi.torchlib.shards.moving import set_data
+from baechi.torchlib.shards.weight import FUNCTIONS, ShardedWeight, refuse
 
 _Tensor: Any = torch.Tensor
 
 
-def _sum(tensor: SplitTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    if args or kwargs or not isinstance(tensor, SplitTensor):
+def _sum(tensor: ShardedWeight, *args: Any, **kwargs: Any) -> torch.Tensor:
+    if args or kwargs or not isinstance(tensor, ShardedWeight):
         refuse("a sum along an axis of", tensor)
-    return _added([piece.sum() for piece in pieces_of(tensor)])
+    return _added([shard.sum() for shard in shards_of(tensor)])
 
 
-def _mean(tensor: SplitTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _mean(tensor: ShardedWeight, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _sum(tensor, *args, **kwargs) / tensor.numel()
 
 
@@ -29,11 +29,11 @@ def _added(numbers: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def _without_storage(tensor: SplitTensor, *_: Any, **__: Any) -> NoReturn:
+def _without_storage(tensor: ShardedWeight, *_: Any, **__: Any) -> NoReturn:
     refuse("asking for the storage of", tensor)
 
 
-def _shared(tensor: SplitTensor) -> NoReturn:
+def _shared(tensor: ShardedWeight) -> NoReturn:
     refuse("sharing with other processes", tensor)
 
 
@@ -48,11 +48,11 @@ _OWN: dict[Any, Callable[..., Any]] = {
     _Tensor.storage: _without_storage,
     _Tensor.data_ptr: _without_storage,
     _Tensor.share_memory_: _shared,
-    torch.is_complex: lambda tensor: tensor.pieces[0].is_complex(),  # which optimizers ask at each step
+    torch.is_complex: lambda tensor: tensor.shards[0].is_complex(),  # which optimizers ask at each step
 }
-"""By torch function, what it does on a tensor in pieces."""
+"""By torch function, what it does on a sharded tensor."""
 
 
 def take_functions() -> None:
-    """Let tensors in pieces do these."""
+    """Let sharded tensors do these."""
     FUNCTIONS.update(_OWN)

@@ -1,8 +1,8 @@
-"""What optimizers of torch must know of weights in pieces: lists take them, state lies beside them.
+"""What optimizers of torch must know of sharded weights: lists take them, state lies beside them.
 
-weight in pieces, state whole    load_state_dict before the split    the state is cut before the next step
-weight whole, state in pieces    after the model was restored        the state is joined before it
-both in pieces, cut elsewhere    after another split                 the state is cut anew before it
+sharded weight, state whole    load_state_dict before the split    the state is cut before the next step
+weight whole, sharded state    after the model was restored        the state is joined before it
+both in shards, cut elsewhere    after another split                 the state is cut anew before it
 load_state_dict                  whole tensors from a file           each is cut as it is read
 """
 
@@ -14,17 +14,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from baechi.torchlib.private.patches import OPTIMIZER_LOADS
 from baechi.torchlib.private.tensors import LIST_TYPES
-from baechi.torchlib.split_tensors.tensor import SplitTensor
-from baechi.torchlib.split_tensors.updates import teach_updates
+from baechi.torchlib.shards.updates import teach_updates
+from baechi.torchlib.shards.weight import ShardedWeight
 
 _DENSE = torch.contiguous_format
 
 
 @cache
 def teach_optimizers() -> None:
-    """Let optimizers of this process take weights in pieces; done once, when the first weight is cut."""
+    """Let optimizers of this process take sharded weights; done once, when the first weight is cut."""
     for types in LIST_TYPES:
-        types.append(SplitTensor)
+        types.append(ShardedWeight)
     register_optimizer_step_pre_hook(_settle_state)
     OPTIMIZER_LOADS.put(staticmethod(_loaded_value))
     teach_updates()
@@ -41,28 +41,28 @@ def _settle_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
 
 
 def _lies(value: Any) -> Any:
-    """How a tensor in pieces is cut; None for anything else."""
-    return value.lies if type(value) is SplitTensor else None
+    """How a sharded tensor is cut; None for anything else."""
+    return value.lies if type(value) is ShardedWeight else None
 
 
 def _as_weight(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    if isinstance(value, SplitTensor):
+    if isinstance(value, ShardedWeight):
         if _lies(weight) == value.lies:
             return value
         value = value.on_host()
-        if not isinstance(weight, SplitTensor):
+        if not isinstance(weight, ShardedWeight):
             return value.to(weight.device)
-    if not isinstance(weight, SplitTensor) or not value.dim():
+    if not isinstance(weight, ShardedWeight) or not value.dim():
         return value
-    views = zip(value.split(list(weight.sizes), weight.axis), weight.pieces, strict=True)
-    return weight.like([view.clone(memory_format=_DENSE).to(piece.device) for view, piece in views])
+    views = zip(value.split(list(weight.sizes), weight.axis), weight.shards, strict=True)
+    return weight.like([view.clone(memory_format=_DENSE).to(shard.device) for view, shard in views])
 
 
 def _loaded_value(
     param: torch.Tensor, value: torch.Tensor, param_id: int, param_groups: Any, key: Any = None
 ) -> torch.Tensor:
     """State that `Optimizer.load_state_dict` has read: cut at once, so that no device holds the whole."""
-    if isinstance(param, SplitTensor) and value.shape == param.shape:
+    if isinstance(param, ShardedWeight) and value.shape == param.shape:
         floating = param.is_floating_point() and key != "step"
         return _as_weight(param, value.to(dtype=param.dtype) if floating else value)
     original: Any = OPTIMIZER_LOADS.original

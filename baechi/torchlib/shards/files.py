@@ -1,4 +1,4 @@
-"""What of a tensor in pieces is written to a file: one plain tensor on the host.
+"""What of a sharded tensor is written to a file: one plain tensor on the host.
 
 A tensor that is written under several names (a tie) is one storage in the file, as of a plain tensor.
 """
@@ -13,22 +13,22 @@ import torch
 from torch import nn
 
 from baechi.torchlib.private.tensors import write_count
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
-_SAVES = "_baechi_saves_pieces"
-"""The mark on a `save_pretrained` that takes weights in pieces."""
+_SAVES = "_baechi_saves_shards"
+"""The mark on a `save_pretrained` that takes sharded weights."""
 
 _written: "WeakValueDictionary[tuple[Any, ...], torch.UntypedStorage]" = WeakValueDictionary()
-"""By pieces and their versions: the storage on the host, as long as what writes the file holds it."""
+"""By shards and their versions: the storage on the host, as long as what writes the file holds it."""
 
 
-def written_form(tensor: SplitTensor) -> torch.Tensor:
+def written_form(tensor: ShardedWeight) -> torch.Tensor:
     """The whole on the host; a `Parameter` if the tensor is one.
 
     Args:
-        tensor: a tensor in pieces.
+        tensor: a sharded tensor.
     """
-    key = tuple([(id(piece.untyped_storage()), write_count(piece)) for piece in tensor.pieces])
+    key = tuple([(id(shard.untyped_storage()), write_count(shard)) for shard in tensor.shards])
     storage = _written.get(key)
     if storage is None:
         whole = tensor.on_host()
@@ -41,9 +41,9 @@ def written_form(tensor: SplitTensor) -> torch.Tensor:
 
 
 def teach_saving(kind: type) -> None:
-    """Let a class's `save_pretrained` write weights in pieces as whole ones; done once a class.
+    """Let a class's `save_pretrained` write sharded weights as whole ones; done once a class.
 
-    It reads tensors' memory, of which pieces have none that is one. So it is given wholes on the host. Other
+    It reads tensors' memory, of which shards have none that is one. So it is given wholes on the host. Other
     weights are handed on as they are.
 
     Args:
@@ -58,7 +58,7 @@ def teach_saving(kind: type) -> None:
     def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = signature(original).bind(self, *args, **kwargs)
         state = given.arguments.get("state_dict")
-        if state is None and any(isinstance(weight, SplitTensor) for weight in self.parameters()):
+        if state is None and any(isinstance(weight, ShardedWeight) for weight in self.parameters()):
             state = self.state_dict(keep_vars=True)
         if state is not None:
             given.arguments["state_dict"] = wholes_of(state)
@@ -69,15 +69,15 @@ def teach_saving(kind: type) -> None:
 
 
 def wholes_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict with wholes on the host in place of tensors in pieces; ties stay ties.
+    """A state dict with wholes on the host in place of sharded tensors; ties stay ties.
 
     Args:
         state: as `state_dict` returns it.
     """
     made: dict[Any, torch.Tensor] = {}
     return {
-        name: made.setdefault(tuple(map(id, value.pieces)), value.on_host())
-        if isinstance(value, SplitTensor)
+        name: made.setdefault(tuple(map(id, value.shards)), value.on_host())
+        if isinstance(value, ShardedWeight)
         else value.detach()
         if isinstance(value, torch.Tensor)
         else value

@@ -1,11 +1,11 @@
-"""Split layers: their tiles are made when a plan is assigned, and run in place of the layer's `forward`.
+"""Split layers: their shards are made when a plan is assigned, and run in place of the layer's `forward`.
 
-    head(x)   ──▶   tile 0(x, weight[0]) on cpu:0 ──┐
-                    tile 1(x, weight[1]) on cpu:1 ──┴──▶ join ──▶ output
+    head(x)   ──▶   shard 0(x, weight[0]) on cpu:0 ──┐
+                    shard 1(x, weight[1]) on cpu:1 ──┴──▶ join ──▶ output
 
-Tiles and joins are layers like any others: they wait, launch and transfer as the plan says. They have no
+Shards and joins are layers like any others: they wait, launch and transfer as the plan says. They have no
 weights of their own, so the model's modules, keys and parameters are those that it had. Functional ops that
-read a weight in pieces run as the layers that they stand for.
+read a sharded weight run as the layers that they stand for.
 """
 
 import functools
@@ -16,21 +16,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import SplitTensorError
+from baechi.errors import ShardedTensorError
 from baechi.records.plan import Plan
 from baechi.run.model_runtime import ModelRuntime, OpenStep
+from baechi.run.sharded.output import ShardedOutput, is_joined, join_at, sharded_output
 from baechi.run.state.regions import function_code
-from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.cuts import Cut, cuts_of
 from baechi.split.dimension import Given, SplitDimension, SplitRule
-from baechi.split.piecewise import WEIGHT_OPS
+from baechi.split.layer_shard import Join, LayerShard, layer_shards
 from baechi.split.table import rule_named, rule_of
-from baechi.split.tiles import Join, Tile, tiles_of
-from baechi.torchlib.split_tensors.files import teach_saving
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.files import teach_saving
+from baechi.torchlib.shards.table import WEIGHT_OPS
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.pytree import tensors_in
 
-_TILED = "_baechi_tiled"
+_SHARDED = "_baechi_sharded"
 _WEIGHT_OPS = "_baechi_weight_ops"
 """Of a split layer: by weight, the functional ops that read it, in the order of the code."""
 
@@ -53,20 +53,20 @@ class WeightOp(nn.Module):
 
 
 @dataclass
-class Tiled:
+class ShardedLayer:
     """What runs in place of a split layer's `forward`.
 
     Args:
-        tiles: in order.
+        shards: in order.
         join: makes the output of theirs.
-        weights: names of the layer's weights, in the order in which tiles take them.
+        weights: names of the layer's weights, in the order in which shards take them.
         dimension: along which the layer is split.
         cuts: by weight that is cut, where.
         joins: whether their outputs are joined at once; else only where something needs the whole.
         takes_all: see `SplitRule`.
     """
 
-    tiles: Sequence[Tile]
+    shards: Sequence[LayerShard]
     join: Join
     weights: Sequence[str]
     dimension: SplitDimension
@@ -84,44 +84,48 @@ def weight_ops(plan: Plan) -> dict[str, WeightOp]:
     Returns:
         By the name that the plan has for them, in the order of the code.
     """
-    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile and "function" in costs.tile]
-    return {tile["of"]: WeightOp(tile["function"]) for tile in tiles}
+    shards = [
+        costs.shard for _, costs in plan.graph.placed_costs() if costs.shard and "function" in costs.shard
+    ]
+    return {shard["of"]: WeightOp(shard["function"]) for shard in shards}
 
 
-def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Make the tiles and joins that a plan has.
+def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Make the shards and joins that a plan has.
 
     Args:
         plan: the plan.
         modules: the model's modules by qualified name.
 
     Returns:
-        Tiles and joins by the names that the plan has for them.
+        Shards and joins by the names that the plan has for them.
     """
     made: dict[str, nn.Module] = {}
     ops = weight_ops(plan)
     joins = {costs.joins for _, costs in plan.graph.placed_costs()}
     cuts = cuts_of(plan.graph)
     for _, costs in plan.graph.placed_costs():
-        if costs.tile is None or costs.tile["number"] or f"{costs.tile['of']}[0]" in made:
+        if costs.shard is None or costs.shard["number"] or f"{costs.shard['of']}[0]" in made:
             continue
-        name = costs.tile["of"]
+        name = costs.shard["of"]
         layer = ops.get(name) or modules[name]
         if isinstance(layer, WeightOp):
             rule: SplitRule | None = rule_named(WEIGHT_OPS[layer.function])
         else:
             rule = rule_of(type(layer))
         assert rule is not None  # the plan was matched
-        dimension = rule.dims[costs.tile["dimension"]]
-        tiles = tiles_of(layer, rule, costs.tile["dimension"], costs.tile["sizes"])
+        dimension = rule.dims[costs.shard["dimension"]]
+        shards = layer_shards(layer, rule, costs.shard["dimension"], costs.shard["sizes"])
         names = tuple(rule.weights)
-        own_cuts = {weight: cuts[f"{name}.{weight}"] for weight in costs.tile["cuts"]}
-        tiled = Tiled(tiles, Join(dimension), names, dimension, own_cuts, name in joins, rule.takes_all)
-        layer.__dict__[_TILED] = tiled
-        made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
-        if tiled.joins:
-            made[f"{name}[join]"] = tiled.join
-        for weight in costs.tile["tied"]["weight"] if name in ops else ():
+        own_cuts = {weight: cuts[f"{name}.{weight}"] for weight in costs.shard["cuts"]}
+        sharded = ShardedLayer(
+            shards, Join(dimension), names, dimension, own_cuts, name in joins, rule.takes_all
+        )
+        layer.__dict__[_SHARDED] = sharded
+        made |= {f"{name}[{number}]": shard for number, shard in enumerate(shards)}
+        if sharded.joins:
+            made[f"{name}[join]"] = sharded.join
+        for weight in costs.shard["tied"]["weight"] if name in ops else ():
             owner, _, own = weight.rpartition(".")
             if owner in modules:
                 modules[owner].__dict__.setdefault(_WEIGHT_OPS, {}).setdefault(own, []).append(layer)
@@ -131,28 +135,28 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
     return made
 
 
-def tiled_of(module: nn.Module) -> Tiled | None:
+def sharded_layer_of(module: nn.Module) -> ShardedLayer | None:
     """What runs in place of a layer's `forward`; None if it is not split.
 
     Args:
         module: any module.
     """
-    tiled: Tiled | None = module.__dict__.get(_TILED)
-    return tiled
+    sharded: ShardedLayer | None = module.__dict__.get(_SHARDED)
+    return sharded
 
 
-def drop_tiles(module: nn.Module) -> None:
-    """Undo `make_tiles`.
+def drop_shards(module: nn.Module) -> None:
+    """Undo `make_shards`.
 
     Args:
         module: any module.
     """
-    for name in (_TILED, _WEIGHT_OPS):
+    for name in (_SHARDED, _WEIGHT_OPS):
         module.__dict__.pop(name, None)
 
 
-def run_tiles(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: Any) -> Any:
-    """Run the tiles of a layer, and join what they return.
+def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: Any) -> Any:
+    """Run the shards of a layer, and join what they return.
 
     Args:
         module: the layer.
@@ -162,47 +166,47 @@ def run_tiles(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: An
     Raises:
         TypeError: it is given anything but one tensor, and its rule takes one.
     """
-    tiled = tiled_of(module)
-    assert tiled is not None
+    sharded = sharded_layer_of(module)
+    assert sharded is not None
     glue = runtime.glue
     assert glue is not None
     glue.step.backend.spend("split_layer", glue.step.backend.host)
-    given: list[Any] = [Given(args, kwargs)] if tiled.takes_all else [*args, *kwargs.values()]
-    if not tiled.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
+    given: list[Any] = [Given(args, kwargs)] if sharded.takes_all else [*args, *kwargs.values()]
+    if not sharded.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
         raise TypeError(
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
         )
     for name in module.__dict__.get(_WEIGHT_OPS, ()):
         runtime.weight_owners[id(getattr(module, name))] = module
-    inputs = _shares(given[0], tiled)
-    if inputs is None and any(isinstance(tensor, Unjoined) for tensor in tensors_in(given, {})):
+    inputs = _shares(given[0], sharded)
+    if inputs is None and any(isinstance(tensor, ShardedOutput) for tensor in tensors_in(given, {})):
         given = glue.joined(given)
     with runtime.aside():
-        pieces = [_pieces(module, name, tiled, glue.step) for name in tiled.weights]
-    takes, outputs = tiled.dimension.takes, []
-    for number, tile in enumerate(tiled.tiles):
-        own = [piece[number] for piece in pieces]
+        weights = [_for_each(module, name, sharded, glue.step) for name in sharded.weights]
+    takes, outputs = sharded.dimension.takes, []
+    for number, shard in enumerate(sharded.shards):
+        own = [weight[number] for weight in weights]
         while own and own[-1] is None:
             del own[-1]
         x = given[0] if inputs is None else inputs[number]
         if takes is not None and inputs is None:
-            start, stop = tile.share.within(x.shape[takes])
+            start, stop = shard.extent.within(x.shape[takes])
             x = x.narrow(takes, start, stop - start)
-        tile.training = module.training
-        outputs.append(tile(x, *own))
-    if tiled.joins:
-        return tiled.join(*outputs)
+        shard.training = module.training
+        outputs.append(shard(x, *own))
+    if sharded.joins:
+        return sharded.join(*outputs)
     step = glue.step
     with glue.off():
         place = step.backend.place_of(outputs[0])
         join = functools.partial(join_at, step.backend, place)
-        made = unjoined(outputs, tiled.dimension.axis, join, place, next(step.turns))
+        made = sharded_output(outputs, sharded.dimension.axis, join, place, next(step.turns))
     return glue.joined(made) if function_code.depth else made  # what a Function returns, autograd has to know
 
 
 def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a functional op that was given a weight in pieces, as the layer that it stands for.
+    """Run a functional op that was given a sharded weight, as the layer that it stands for.
 
     Args:
         runtime: a step of it is open, and its glue mode is on.
@@ -211,7 +215,7 @@ def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwarg
         kwargs: its keyword arguments.
 
     Returns:
-        Its result; NotImplemented if the plan has no such op, or it is told what tiles do not do.
+        Its result; NotImplemented if the plan has no such op, or it is told what shards do not do.
     """
     known = _ARGUMENTS.get(name, ())
     given = {**dict(zip(known, args, strict=False)), **kwargs}
@@ -219,22 +223,22 @@ def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwarg
     padding = given.pop("padding_idx", None)
     given.pop("norm_type", None)  # it says nothing without `max_norm`
     ops = [op for op in _ops_of(runtime, weight) if op.function == name]
-    if not ops or len(args) > len(known) or any(given.values()) or isinstance(x, SplitTensor):
+    if not ops or len(args) > len(known) or any(given.values()) or isinstance(x, ShardedWeight):
         return NotImplemented
     glue = runtime.glue
     assert glue is not None
     number = glue.weight_op_calls[name, id(weight)]
     op = ops[min(number, len(ops) - 1)]  # a call that the plan does not have is one more of the last one
-    tiled = tiled_of(op)
-    assert tiled is not None
-    cut = isinstance(bias, SplitTensor)
-    if cut and ("bias" not in tiled.dimension.cuts or bias.sizes != weight.sizes):
+    sharded = sharded_layer_of(op)
+    assert sharded is not None
+    cut = isinstance(bias, ShardedWeight)
+    if cut and ("bias" not in sharded.dimension.cuts or bias.sizes != weight.sizes):
         return NotImplemented
     glue.weight_op_calls[name, id(weight)] += 1
     op.__dict__.update(weight=weight, bias=bias if cut else None)
-    for tile in tiled.tiles:
-        tile.options = {"padding_idx": None if padding is None else padding % len(weight)}
-    made = run_tiles(op, runtime, x)
+    for shard in sharded.shards:
+        shard.options = {"padding_idx": None if padding is None else padding % len(weight)}
+    made = run_shards(op, runtime, x)
     return made if cut or bias is None else made + bias
 
 
@@ -246,33 +250,34 @@ def _ops_of(runtime: ModelRuntime, weight: Any) -> Sequence[WeightOp]:
     return next((own for name, own in ops.items() if getattr(owner, name) is weight), ())
 
 
-def _shares(x: Any, tiled: Tiled) -> Sequence[torch.Tensor] | None:
-    """What of an input in parts each tile takes; None if it is not cut as the tiles are."""
-    takes = tiled.dimension.takes
-    if not isinstance(x, Unjoined) or is_joined(x) or takes is None or x.axis != takes % x.dim():
+def _shares(x: Any, sharded: ShardedLayer) -> Sequence[torch.Tensor] | None:
+    """What of a sharded input each shard takes; None if it is not cut as the layer is."""
+    takes = sharded.dimension.takes
+    if not isinstance(x, ShardedOutput) or is_joined(x) or takes is None or x.axis != takes % x.dim():
         return None
-    bounds = [tile.share.within(x.shape[x.axis]) for tile in tiled.tiles]
-    return x.parts if sizes_of(x) == [stop - start for start, stop in bounds] else None
+    bounds = [shard.extent.within(x.shape[x.axis]) for shard in sharded.shards]
+    return x.shards if list(x.sizes) == [stop - start for start, stop in bounds] else None
 
 
-def _pieces(module: nn.Module, name: str, tiled: Tiled, step: OpenStep) -> Sequence[Any]:
-    """What of a weight each tile is given: a piece; a whole weight goes to the first, or of rows to each."""
+def _for_each(module: nn.Module, name: str, sharded: ShardedLayer, step: OpenStep) -> Sequence[Any]:
+    """What of a weight each shard of a layer takes; of a whole the first one has all, or each (rows)."""
     owner, _, own_name = name.rpartition(".")
     weight = getattr(module.get_submodule(owner), own_name, None)
-    if isinstance(weight, SplitTensor):
-        cut = tiled.cuts.get(name)
-        if cut is None or (weight.axis, weight.sizes) != (cut.axis % weight.dim(), cut.sizes):
-            raise SplitTensorError(
+    if isinstance(weight, ShardedWeight):
+        cut = sharded.cuts.get(name, weight)  # of a functional op's bias the plan says nothing
+        alike = (weight.axis, weight.sizes) == (cut.axis % weight.dim(), cut.sizes)
+        if name not in sharded.dimension.cuts or not alike:
+            raise ShardedTensorError(
                 f"{name} of a split {type(module).__name__} was replaced by a weight that is cut elsewhere "
                 f"({weight!r}): tie weights before their layers are split, or split the layers alike"
             )
-        pieces, number = step.pieces_of(weight), len(tiled.tiles)
-        several = tiled.dimension.values.get(name, 1) > 1
-        return [tuple(pieces[start::number]) for start in range(number)] if several else pieces
-    if weight is not None and name in tiled.dimension.cuts:
-        raise SplitTensorError(
+        own, number = step.shards_of(weight), len(sharded.shards)
+        several = sharded.dimension.values.get(name, 1) > 1
+        return [tuple(own[start::number]) for start in range(number)] if several else own
+    if weight is not None and name in sharded.dimension.cuts:
+        raise ShardedTensorError(
             f"{name} of a split {type(module).__name__} was replaced by a whole tensor of shape "
             f"{tuple(weight.shape)}: write into it (copy_, load_state_dict), or call baechi.restore first"
         )
-    others = None if tiled.dimension.cuts else weight
-    return [weight, *[others] * (len(tiled.tiles) - 1)]
+    others = None if sharded.dimension.cuts else weight
+    return [weight, *[others] * (len(sharded.shards) - 1)]

@@ -1,43 +1,38 @@
-"""`to`, `cpu` and `.data = ...` of a tensor in pieces."""
+"""`to`, `cpu` and `.data = ...` of a sharded tensor."""
 
 from typing import Any
 
 import torch
 
 from baechi.torchlib.private.tensors import swap_implementation
-from baechi.torchlib.split_tensors.gradients import joined, pieces_of
-from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
+from baechi.torchlib.shards.gradients import joined, shards_of
+from baechi.torchlib.shards.weight import ShardedWeight, refuse
 
 
-def moved(tensor: SplitTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def moved(tensor: ShardedWeight, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What `tensor.to(...)` returns.
 
     Args:
-        tensor: a tensor in pieces.
+        tensor: a sharded tensor.
         *args, **kwargs: as `Tensor.to` takes them.
 
     Raises:
-        SplitTensorError: it would go to one device that is not the host.
+        ShardedTensorError: it would go to one device that is not the host.
     """
     device, dtype = _target(args, kwargs)
     host = device is not None and device.type == "cpu" and device.index is None
-    first = tensor.pieces[0].device
+    first = tensor.shards[0].device
     stays = device is None or (device == first and not host)
     recorded = tensor.requires_grad and torch.is_grad_enabled()
     if stays:
         if dtype is None or dtype == tensor.dtype:
             return tensor.clone() if kwargs.get("copy") else tensor
-        pieces = pieces_of(tensor) if recorded else tensor.pieces
-        cast = [piece.to(dtype) for piece in pieces]
+        cast = [shard.to(dtype) for shard in shards_of(tensor)]
         return joined(cast, tensor.axis) if recorded else tensor.like(cast)
     if not host:
         refuse(f"moving to {device}", tensor)
-    whole = _whole(tensor) if recorded else tensor.on_host()
+    whole = torch.cat([shard.cpu() for shard in shards_of(tensor)], tensor.axis)
     return whole if dtype is None else whole.to(dtype)
-
-
-def _whole(tensor: SplitTensor) -> torch.Tensor:
-    return torch.cat([piece.cpu() for piece in pieces_of(tensor)], tensor.axis)
 
 
 def _target(args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
@@ -57,28 +52,28 @@ def _target(args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | 
     return device, dtype
 
 
-def set_data(tensor: SplitTensor, value: torch.Tensor) -> None:
+def set_data(tensor: ShardedWeight, value: torch.Tensor) -> None:
     """What `tensor.data = value` does.
 
     Args:
-        tensor: a tensor in pieces.
-        value: in pieces, or whole; it is cut then.
+        tensor: a sharded tensor.
+        value: in shards, or whole; it is cut then.
 
     Raises:
-        SplitTensorError: a whole value of another shape.
+        ShardedTensorError: a whole value of another shape.
     """
-    if isinstance(value, SplitTensor):
+    if isinstance(value, ShardedWeight):
         if value.dtype != tensor.dtype or value.shape != tensor.shape:
-            other = SplitTensor(value.pieces, value.axis).requires_grad_(tensor.requires_grad)
+            other = ShardedWeight(value.shards, value.axis).requires_grad_(tensor.requires_grad)
             grad = tensor.grad  # it belongs to what is exchanged
             swap_implementation(tensor, other)
             if grad is not None and value.shape == grad.shape:
                 grad.data = grad.detach().to(value.dtype)
                 tensor.grad = grad
-        tensor.pieces, tensor.axis, tensor.lies = list(value.pieces), value.axis, value.lies
+        tensor.shards, tensor.axis, tensor.lies = list(value.shards), value.axis, value.lies
         return
     if value.shape != tensor.shape:
         refuse(f"setting .data to a tensor of shape {tuple(value.shape)} of", tensor)
     with torch.no_grad():
         cut = tensor.beside(value.detach().to(tensor.dtype))
-        tensor.pieces = [piece.clone(memory_format=torch.contiguous_format) for piece in cut]
+        tensor.shards = [shard.clone(memory_format=torch.contiguous_format) for shard in cut]

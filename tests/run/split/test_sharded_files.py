@@ -1,4 +1,4 @@
-"""Checkpoints and optimizer state of a weight that no device can hold: read and written part by part."""
+"""Checkpoints and optimizer state of a weight that no device can hold: read and written shard by shard."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ from run.split.split_layers import TOLERANCE, Tied, twins, words
 from safetensors.torch import save_file
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.weight import ShardedWeight
 
 WORDS = 4000
 INPUTS = (words(1, 2, below=WORDS), words(1, 2, below=WORDS))
@@ -36,7 +36,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
             baechi.load(model, tmp_path / "w.safetensors")
             assert model(*INPUTS).item() == pytest.approx(plain(*INPUTS).item(), abs=TOLERANCE)
         model.load_state_dict(plain.state_dict())
-        assert isinstance(model.head.weight, SplitTensor)
+        assert isinstance(model.head.weight, ShardedWeight)
         with pytest.raises(baechi.BaechiError, match="out of memory"):
             torch.empty(WORDS, 16, dtype=torch.float64, device=model.head.weight.device)
 
@@ -64,13 +64,13 @@ def test_an_optimizer_s_state() -> None:
 
 
 def test_copies_have_no_doubled_views() -> None:
-    """A deep copy of a split model shares what the model shares, and has pieces as large as the model's."""
+    """A deep copy of a split model shares what the model shares, and has shards as large as the model's."""
     model, _ = twins(large)
     cluster = baechi.Cluster.virtual(3, memory="1MiB")
     baechi.distribute(model, INPUTS, cluster=cluster, split={"head": 3}, effort=0, verify=False)
     made = copy.deepcopy(model)
     assert made.embed.weight is made.head.weight
-    pairs = zip(made.head.weight.pieces, model.head.weight.pieces, strict=True)
+    pairs = zip(made.head.weight.shards, model.head.weight.shards, strict=True)
     for new, old in pairs:
         assert new.untyped_storage().nbytes() == old.untyped_storage().nbytes() == new.numel() * 8
         assert new.untyped_storage().data_ptr() != old.untyped_storage().data_ptr()

@@ -1,27 +1,22 @@
-"""A tensor that lies in pieces along one axis, and acts as one tensor.
+"""A sharded weight, gradient or part of an optimizer's state: for autograd and for optimizers one tensor.
 
-    weight (one object, one key, one shape)        axis 0
-       ├── pieces[0]   rows 0 to 3        on device 0
-       ├── pieces[1]   rows 4 to 7        on device 1
-       └── pieces[2]   rows 8 to 9        on device 2
-
-What works element by element runs piece by piece (optimizers, clipping, scaling). What a file or the host
+What works element by element runs shard by shard (optimizers, clipping, scaling). What a file or the host
 takes is joined on the host. Everything else raises, and says what to do: no device ever holds the whole.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 
-from baechi.errors import SplitTensorError
+from baechi.errors import ShardedTensorError
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modes import without_subclass_function
-from baechi.torchlib.private.tensors import TensorBase, make_wrapper
-from baechi.torchlib.tensors.layout import contiguous_strides
+from baechi.torchlib.private.tensors import TensorBase
+from baechi.torchlib.shards.tensor import ShardedTensor
 
-_OWN = ("pieces", "axis", "lies", "streams")
+_OWN = ("shards", "axis", "lies", "streams")
 
 BEHAVIOUR: dict[str, Callable[..., Any]] = {}
 """What these tensors do; `cutting` fills it, since what they do needs this class."""
@@ -56,63 +51,27 @@ def _quickly(name: str) -> Any:
     return property(read, write, forget, doc=attribute.__doc__)
 
 
-class SplitTensor(torch.Tensor):
-    """A tensor in pieces.
-
-    Args:
-        pieces: plain tensors without history, alike but for their sizes along the axis.
-        axis: the axis along which they lie one after the other.
+class ShardedWeight(ShardedTensor):
+    """A sharded tensor whose shards have no history; it has one itself, or is a leaf.
 
     Attributes:
-        pieces: as given.
-        axis: as given, not negative.
-        lies: shape, axis, and how long each piece is: what two tensors have alike that are cut at the same
-            places. It is asked for at each operation, so it is kept.
-        streams: on which the pieces are worked on in backward; see `streams`.
+        streams: on which the shards are worked on in backward; see `streams`.
     """
 
-    pieces: list[torch.Tensor]
-    axis: int
-    lies: tuple[tuple[int, ...], int, tuple[int, ...]]
     streams: tuple[Any, ...] = ()
-
-    @staticmethod
-    def __new__(cls, pieces: Sequence[torch.Tensor], axis: int) -> "SplitTensor":
-        first = pieces[0]
-        axis %= first.dim()
-        shape = list(first.shape)
-        sizes = tuple([piece.shape[axis] for piece in pieces])
-        shape[axis] = sum(sizes)
-        made: SplitTensor = make_wrapper(
-            cls,
-            shape,
-            strides=contiguous_strides(shape),
-            dtype=first.dtype,
-            device=TensorBase.device.__get__(first),
-        )
-        made.pieces, made.axis, made.lies = list(pieces), axis, (tuple(shape), axis, sizes)
-        return made
-
-    def __init__(self, pieces: Sequence[torch.Tensor], axis: int) -> None:
-        del pieces, axis  # `__new__` took them
 
     grad = _quickly("grad")
     shape = _quickly("shape")
     requires_grad = _quickly("requires_grad")
     is_sparse = _quickly("is_sparse")
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How long each piece is along the axis."""
-        return self.lies[2]
-
-    def like(self, pieces: Sequence[torch.Tensor]) -> "SplitTensor":
-        """Other pieces, which lie as these do.
+    def like(self, shards: Sequence[torch.Tensor]) -> "ShardedWeight":
+        """Other shards, which lie as these do.
 
         Args:
-            pieces: one for each piece.
+            shards: one for each shard.
         """
-        made = SplitTensor(pieces, self.axis)
+        made = ShardedWeight(shards, self.axis)
         if self.streams:
             made.streams = self.streams
         return made
@@ -120,34 +79,34 @@ class SplitTensor(torch.Tensor):
     def on_host(self) -> torch.Tensor:
         """A plain copy of the whole on the host, without history."""
         with torch.no_grad():
-            return torch.cat([piece.detach().cpu() for piece in self.pieces], self.axis)
+            return torch.cat([shard.detach().cpu() for shard in self.shards], self.axis)
 
     def beside(self, other: torch.Tensor) -> list[torch.Tensor]:
-        """What of another tensor lies beside each piece, on the piece's device.
+        """What of another tensor lies beside each shard, on the shard's device.
 
         Args:
             other: a plain tensor, of which each axis has the size of this one, or one.
 
         Raises:
-            SplitTensorError: it cannot be cut so.
+            ShardedTensorError: it cannot be cut so.
         """
-        axis = self.axis + other.dim() - self.dim()
-        if other.dim() == 0 or axis < 0 or other.shape[axis] == 1:
-            return [other.to(piece.device) for piece in self.pieces]
+        axis = self.axis_in(other)
+        if axis is None:
+            return [other.to(shard.device) for shard in self.shards]
         if other.shape[axis] != self.shape[self.axis]:
             refuse(f"cutting a tensor of shape {tuple(other.shape)} beside", self)
         cut = other.split(list(self.sizes), axis)
-        return [one.to(piece.device) for one, piece in zip(cut, self.pieces, strict=True)]
+        return [one.to(shard.device) for one, shard in zip(cut, self.shards, strict=True)]
 
     # on the class, not in `__torch_function__`: an emulated cluster replaces those of `torch.Tensor`
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device of the first piece."""
-        return self.pieces[0].device
+        """The device of the first shard."""
+        return self.shards[0].device
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Cast the pieces, or join them on the host; other moves are refused."""
+        """Cast the shards, or join them on the host; other moves are refused."""
         return BEHAVIOUR["to"](self, *args, **kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
@@ -169,18 +128,18 @@ class SplitTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         del tensor_contents
         places = ", ".join(
-            f"{size} on {piece.device}" for size, piece in zip(self.sizes, self.pieces, strict=True)
+            f"{size} on {shard.device}" for size, shard in zip(self.sizes, self.shards, strict=True)
         )
         grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"SplitTensor({tuple(self.shape)}, axis={self.axis}: {places}{grad})"
+        return f"ShardedWeight({tuple(self.shape)}, axis={self.axis}: {places}{grad})"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "SplitTensor":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ShardedWeight":
         if id(self) in memo:
-            known: SplitTensor = memo[id(self)]
+            known: ShardedWeight = memo[id(self)]
             return known
         if not self.is_leaf:
             raise RuntimeError("only tensors that were not computed from others can be copied deeply")
-        made = self.like([copy.deepcopy(piece, memo) for piece in self.pieces])
+        made = self.like([copy.deepcopy(shard, memo) for shard in self.shards])
         made.requires_grad_(self.requires_grad)
         memo[id(self)] = made
         for name, value in vars(self).items():
@@ -210,34 +169,18 @@ class SplitTensor(torch.Tensor):
         return BEHAVIOUR["operator"](func, args, kwargs or {})
 
 
-def pieces_beside(
-    weight: torch.Tensor, others: Sequence[torch.Tensor]
-) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-    """Each piece of a weight with what lies beside it; a plain weight is one piece.
-
-    Args:
-        weight: any tensor.
-        others: gradients and optimizer state of it.
-    """
-    if not isinstance(weight, SplitTensor):
-        yield weight, list(others)
-        return
-    for number, piece in enumerate(weight.pieces):
-        yield piece, [other.pieces[number] for other in others if isinstance(other, SplitTensor)]
-
-
 def refuse(what: str, tensor: torch.Tensor) -> NoReturn:
-    """Raise: an operation needs the whole of a tensor that lies in pieces.
+    """Raise: an operation needs the whole of a sharded tensor.
 
     Args:
         what: the operation.
         tensor: the tensor.
 
     Raises:
-        SplitTensorError: always.
+        ShardedTensorError: always.
     """
-    raise SplitTensorError(
-        f"{what} a tensor of shape {tuple(tensor.shape)} that lies in pieces ({tensor!r}) is not possible: "
+    raise ShardedTensorError(
+        f"{what} a tensor of shape {tuple(tensor.shape)} that is sharded ({tensor!r}) is not possible: "
         "it would need the whole on one device. Take .cpu() of it for a copy on the host, "
         "call baechi.restore(model) first, or leave its layer out of split="
     )

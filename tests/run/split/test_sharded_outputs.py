@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import baechi
-from baechi.run.unjoined.value import Unjoined
+from baechi.errors import ShardedTensorError
+from baechi.run.sharded.output import ShardedOutput
 
 SPEC = baechi.BatchSpec({"out": 14}, device_matrix=[0, 1, 2])
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -81,7 +82,7 @@ class Scored(Tied):
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = self.head(torch.relu(self.middle(self.embed(ids))))
         loss = self.loss(logits, labels)
-        self.seen = [logits] if isinstance(logits, Unjoined) else []
+        self.seen = [logits] if isinstance(logits, ShardedOutput) else []
         return loss
 
 
@@ -123,6 +124,18 @@ def test_a_weight_before_the_loss() -> None:
     same_step(model, plain, split_on(3, model, inputs, {"head": SPEC}), inputs)
 
 
+def test_a_sharded_weight_beside_sharded_logits() -> None:
+    """They are cut alike, but its shards have no history, so that its gradient would be lost."""
+    model, _ = twins(lambda: Scored(LOSSES["flat"]))
+    model.head = nn.Linear(6, 41).double()
+    inputs = (words(2, 5), words(2, 5))
+    cluster = split_on(3, model, inputs, {"head": SPEC})
+    bias: Any = model.head.bias
+    model.loss = lambda x, y: LOSSES["flat"](x + bias, y)
+    with pytest.raises(ShardedTensorError, match="leave its layer out of split="), cluster:
+        model(*inputs)
+
+
 def test_labels_out_of_range_raise() -> None:
     """Below the first word, or beyond the last one, as torch does."""
     model, _ = twins(lambda: Scored(LOSSES["flat"]))
@@ -160,13 +173,13 @@ class Returned(Tied):
 
 
 def test_returned_logits_are_joined_when_used() -> None:
-    """They stay in parts until the caller asks for values; then they are one tensor, also for autograd."""
+    """They stay sharded until the caller asks for values; then they are one tensor, also for autograd."""
     model, plain = twins(Returned)
     inputs = (words(2, 5), words(2, 5))
     cluster = split_on(3, model, inputs, {"head": SPEC})
     with cluster:
         loss, logits = model(*inputs)
-        assert isinstance(logits, Unjoined) and logits.whole is None and logits.shape == (2, 5, 41)
+        assert isinstance(logits, ShardedOutput) and logits.whole is None and logits.shape == (2, 5, 41)
         (loss + logits.sin().sum()).backward()
     expected, whole = plain(*inputs)
     (expected + whole.sin().sum()).backward()

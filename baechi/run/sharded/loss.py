@@ -1,4 +1,4 @@
-"""Cross entropy of logits in parts: each device holds its words, and sends a few numbers a row.
+"""Cross entropy of sharded logits: each device holds its words, and sends a few numbers a row.
 
     device k    largest[k] ──▶ largest of all ──▶ sum of exp(logits[k] - largest), and the label's logit
     one device  loss of a row = largest + log(all sums) - logit of the label
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from baechi.run.unjoined.value import Unjoined, note_use, sizes_of
+from baechi.run.sharded.output import ShardedOutput, note_use
 from baechi.torchlib.private.modes import without_subclass_function
 
 _SIGNATURE = inspect.signature(functional.cross_entropy)
@@ -46,8 +46,8 @@ def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
     asked = given.arguments
     logits, target = asked["input"], asked["target"]
     if (
-        not isinstance(logits, Unjoined)
-        or isinstance(target, Unjoined)
+        not isinstance(logits, ShardedOutput)
+        or isinstance(target, ShardedOutput)
         or not isinstance(target, torch.Tensor)
     ):
         return NotImplemented
@@ -65,7 +65,7 @@ def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
     rows = _rows(run, logits, target, counts, smooth=bool(smoothing))
     loss = run(torch.sub, rows.log_sum, rows.chosen)
     if rows.total is not None:
-        words_in_all = sum(sizes_of(logits))
+        words_in_all = sum(logits.sizes)
         even = run(torch.sub, rows.log_sum, run(torch.div, rows.total, words_in_all))
         loss = run(torch.add, run(torch.mul, loss, 1 - smoothing), run(torch.mul, even, smoothing))
     loss = run(torch.where, counts, loss, 0.0)
@@ -76,51 +76,32 @@ def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
     return _as_whole(run, logits, loss)
 
 
-def _rows(run: Run, logits: Unjoined, target: torch.Tensor, counts: torch.Tensor, *, smooth: bool) -> _Rows:
-    axis, sizes = logits.axis, sizes_of(logits)
-    parts = [run(torch.Tensor.float, part) if part.dtype in _NARROW else part for part in logits.parts]
-    tops = [run(torch.amax, run(torch.Tensor.detach, part), axis) for part in parts]
+def _rows(
+    run: Run, logits: ShardedOutput, target: torch.Tensor, counts: torch.Tensor, *, smooth: bool
+) -> _Rows:
+    axis, sizes = logits.axis, logits.sizes
+    shards = [run(torch.Tensor.float, shard) if shard.dtype in _NARROW else shard for shard in logits.shards]
+    tops = [run(torch.amax, run(torch.Tensor.detach, shard), axis) for shard in shards]
     top = run(torch.amax, run(torch.stack, tops), 0)
     spread, column = [], run(torch.Tensor.unsqueeze, top, axis)
-    for part in parts:
-        powers = run(torch.exp, run(torch.sub, part, column))
+    for shard in shards:
+        powers = run(torch.exp, run(torch.sub, shard, column))
         spread.append(run(torch.sum, powers, axis))
     log_sum = run(torch.add, run(torch.log, _added(run, spread)), top)
     chosen, start = [], 0
-    for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-        first, last = number == 0, number == len(sizes) - 1
-        chosen.append(
-            _label_s(
-                run, part, axis, run(torch.sub, target, start), counts, first=first, last=last, size=size
-            )
-        )
+    for number, (shard, size) in enumerate(zip(shards, sizes, strict=True)):
+        local, inside = run(torch.sub, target, start), counts
+        # a label below 0, or beyond the last word, goes to the kernel of the first or last shard: it refuses
+        if number > 0:
+            inside = run(torch.logical_and, inside, run(torch.ge, local, 0))
+        if number < len(sizes) - 1:
+            inside = run(torch.logical_and, inside, run(torch.lt, local, size))
+        index = run(torch.Tensor.unsqueeze, run(torch.where, inside, local, 0), axis)
+        found = run(torch.Tensor.squeeze, run(torch.gather, shard, axis, index), axis)
+        chosen.append(run(torch.where, inside, found, 0.0))
         start += size
-    totals = [run(torch.sum, part, axis) for part in parts] if smooth else None
+    totals = [run(torch.sum, shard, axis) for shard in shards] if smooth else None
     return _Rows(log_sum, _added(run, chosen), None if totals is None else _added(run, totals))
-
-
-def _label_s(
-    run: Run,
-    part: torch.Tensor,
-    axis: int,
-    local: torch.Tensor,
-    counts: torch.Tensor,
-    *,
-    first: bool,
-    last: bool,
-    size: int,
-) -> torch.Tensor:
-    """The label's logit where it is in this part, else zero."""
-    inside = counts
-    # a label below 0, or beyond the last word, reaches the kernel of the first or last part, which refuses it
-    if not first:
-        inside = run(torch.logical_and, inside, run(torch.ge, local, 0))
-    if not last:
-        inside = run(torch.logical_and, inside, run(torch.lt, local, size))
-    index = run(torch.Tensor.unsqueeze, run(torch.where, inside, local, 0), axis)
-    found = run(torch.Tensor.squeeze, run(torch.gather, part, axis, index), axis)
-    made: torch.Tensor = run(torch.where, inside, found, 0.0)
-    return made
 
 
 def _added(run: Run, values: list[torch.Tensor]) -> Any:
@@ -130,7 +111,7 @@ def _added(run: Run, values: list[torch.Tensor]) -> Any:
     return total
 
 
-def _as_whole(run: Run, logits: Unjoined, loss: torch.Tensor) -> torch.Tensor:
+def _as_whole(run: Run, logits: ShardedOutput, loss: torch.Tensor) -> torch.Tensor:
     """The loss in the dtype in which torch returns it: that of the logits, but for autocast."""
     with without_subclass_function():
         dtype, device = logits.dtype, logits.device

@@ -1,7 +1,7 @@
 """Operators of lists (`torch.optim` with `foreach` or `fused`, clipping): one call for each device.
 
-given    [weight a, weight b in pieces on 0 and 1]
-runs     device 0: [a, b's first piece]     device 1: [b's second piece]
+given    [weight a, weight b in shards on 0 and 1]
+runs     device 0: [a, b's first shard]     device 1: [b's second shard]
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from baechi.torchlib.private.operators import schema_of
-from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
+from baechi.torchlib.shards.tensor import plain_parts, together
+from baechi.torchlib.shards.weight import ShardedWeight, refuse
 
 Member = tuple[int, int | None]
-"""The place in a list, and the number of the piece; None for a plain tensor."""
+"""The place in a list, and the number of the shard; None for a plain tensor."""
 
 
 def run_lists(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -25,7 +26,7 @@ def run_lists(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs: its keyword arguments.
 
     Raises:
-        SplitTensorError: a plain tensor would be written from one in pieces.
+        ShardedTensorError: a plain tensor would be written from one in shards.
     """
     likes = _likes(func, args)
     groups: dict[Any, list[int]] = {}
@@ -39,49 +40,49 @@ def run_lists(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         result = func(*own, **kwargs)
         if result is not None:
             made.update(zip([members[place] for place in places], result, strict=True))
-    _count([tensor for tensor in args[0] if isinstance(tensor, SplitTensor)], func)
+    _count([tensor for tensor in args[0] if isinstance(tensor, ShardedWeight)], func)
     if not made:
         return None
     return [_result(func, args, made, index, like) for index, like in enumerate(likes)]
 
 
-def _likes(func: Any, args: Any) -> list[SplitTensor | None]:
-    """By place in the lists, a tensor in pieces that stands there, if there is one."""
+def _likes(func: Any, args: Any) -> list[ShardedWeight | None]:
+    """By place in the lists, a sharded tensor that stands there, if there is one."""
     lists = [value for value in args if isinstance(value, (list, tuple)) and value]
     likes = [
-        next((one for one in row if isinstance(one, SplitTensor)), None) for row in zip(*lists, strict=True)
+        next((one for one in row if isinstance(one, ShardedWeight)), None) for row in zip(*lists, strict=True)
     ]
     if schema_of(func).is_mutable:
         for tensor, like in zip(args[0], likes, strict=True):
-            if like is not None and not isinstance(tensor, SplitTensor):
+            if like is not None and not isinstance(tensor, ShardedWeight):
                 refuse(f"writing a whole tensor with {func} from", like)
     return likes
 
 
-def _members(first: Sequence[Any], likes: list[SplitTensor | None]) -> list[Member]:
-    """The place in the list, and the piece, of each entry when pieces stand in place of what they make up."""
+def _members(first: Sequence[Any], likes: list[ShardedWeight | None]) -> list[Member]:
+    """The place in the list, and the shard, of each entry when shards stand in place of what they make up."""
     members: list[Member] = []
     for index, like in zip(range(len(first)), likes, strict=True):
-        members += [(index, None)] if like is None else [(index, n) for n in range(len(like.pieces))]
+        members += [(index, None)] if like is None else [(index, n) for n in range(len(like.shards))]
     return members
 
 
-def _flat(value: Any, likes: list[SplitTensor | None]) -> Any:
-    """A list with pieces in place of what they make up; other values as they are."""
+def _flat(value: Any, likes: list[ShardedWeight | None]) -> Any:
+    """A list with shards in place of what they make up; other values as they are."""
     if not isinstance(value, (list, tuple)) or not value:
         return value
     entries: list[Any] = []
     for one, like in zip(value, likes, strict=True):
         if like is None:
             entries.append(one)
-        elif isinstance(one, SplitTensor):
+        elif isinstance(one, ShardedWeight):
             if like.lies != one.lies:
                 refuse(f"an operation with one that is cut elsewhere ({one!r}) on", like)
-            entries += one.pieces
+            entries += one.shards
         elif isinstance(one, torch.Tensor) and one.dim():
             entries += like.beside(one)
         else:
-            entries += [one] * len(like.pieces)
+            entries += [one] * len(like.shards)
     return entries
 
 
@@ -94,33 +95,32 @@ def _there(value: Any, places: list[int], device: Any) -> Any:
     return value
 
 
-def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: SplitTensor | None) -> Any:
+def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: ShardedWeight | None) -> Any:
     if like is None:
         return made[index, None]
-    pieces = [made[index, number] for number in range(len(like.pieces))]
-    name, home = func.overloadpacket.__name__, pieces[0].device
+    shards = [made[index, number] for number in range(len(like.shards))]
+    name = func.overloadpacket.__name__
     if "norm" in name:
-        order = args[1] if len(args) > 1 else 2
-        return torch.linalg.vector_norm(torch.stack([piece.to(home) for piece in pieces]), order)
+        return torch.linalg.vector_norm(together(shards), args[1] if len(args) > 1 else 2)
     if name == "_foreach_max":
-        return torch.stack([piece.to(home) for piece in pieces]).amax(0)
-    return made_like(like, pieces, func)
+        return together(shards).amax(0)
+    return made_like(like, shards, func)
 
 
-def made_like(like: SplitTensor, pieces: Sequence[torch.Tensor], func: Any) -> SplitTensor:
-    """What an operator made of each piece, as one tensor in pieces.
+def made_like(like: ShardedWeight, shards: Sequence[torch.Tensor], func: Any) -> ShardedWeight:
+    """What an operator made of each shard, as one sharded tensor.
 
     Args:
-        like: the tensor in pieces.
-        pieces: the results.
+        like: the sharded tensor.
+        shards: the results.
         func: the operator.
 
     Raises:
-        SplitTensorError: a result has another shape than its piece, as by an operand that is wider.
+        ShardedTensorError: a result has another shape than its shard, as by an operand that is wider.
     """
-    if any([made.shape != piece.shape for made, piece in zip(pieces, like.pieces, strict=True)]):
+    if any([made.shape != shard.shape for made, shard in zip(shards, like.shards, strict=True)]):
         refuse(f"aten.{func.overloadpacket.__name__}, whose result has another shape than", like)
-    return like.like(pieces)
+    return like.like(shards)
 
 
 def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
             for name, value in kwargs.items()
         }
         func(*own, **named)
-    _count([tensor for tensor in args[0] if isinstance(tensor, SplitTensor)], func)
+    _count([tensor for tensor in args[0] if isinstance(tensor, ShardedWeight)], func)
 
 
 def unscale_lists(func: Any, args: Any) -> None:
@@ -153,20 +153,20 @@ def unscale_lists(func: Any, args: Any) -> None:
         args: the gradients, where it notes what is not finite, and the inverse scale.
     """
     grads, found, inverse = args
-    flat = [piece for grad in grads for piece in (grad.pieces if isinstance(grad, SplitTensor) else [grad])]
+    flat = [shard for grad in grads for shard in plain_parts(grad)]
     groups: dict[Any, list[torch.Tensor]] = {}
-    for piece in flat:
-        groups.setdefault((piece.device, piece.dtype), []).append(piece)
-    for (device, _), pieces in groups.items():
+    for shard in flat:
+        groups.setdefault((shard.device, shard.dtype), []).append(shard)
+    for (device, _), shards in groups.items():
         here = found if found.device == device else torch.zeros_like(found.to(device))
-        func(pieces, here, inverse.to(device))
+        func(shards, here, inverse.to(device))
         if here is not found:
             found.copy_(torch.maximum(found, here.to(found.device)))
-    _count([grad for grad in grads if isinstance(grad, SplitTensor)], func)
+    _count([grad for grad in grads if isinstance(grad, ShardedWeight)], func)
 
 
-def _count(written: list[SplitTensor], func: Any) -> None:
-    """No operator of lists is counted by torch on a tensor of ours, nor on its pieces."""
+def _count(written: list[ShardedWeight], func: Any) -> None:
+    """No operator of lists is counted by torch on a tensor of ours, nor on its shards."""
     if schema_of(func).is_mutable and written:
-        pieces: list[torch.Tensor] = [piece for tensor in written for piece in tensor.pieces]
-        torch.autograd.graph.increment_version([*written, *pieces])
+        shards: list[torch.Tensor] = [shard for tensor in written for shard in tensor.shards]
+        torch.autograd.graph.increment_version([*written, *shards])

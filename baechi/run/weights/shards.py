@@ -1,12 +1,12 @@
-"""Weights of split layers: which are cut, where their pieces go, and back to wholes.
+"""Weights of split layers: which are cut, where their shards go, and back to wholes.
 
     head.weight (one Parameter)    ──▶    head.weight[0] on cpu:0    head.weight[1] on cpu:1    ...
 
-Pieces have names for plans only. From outside there is one parameter, under the name that it had.
+Shards have names for plans only. From outside there is one parameter, under the name that it had.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -15,13 +15,13 @@ from baechi.split.cuts import Cut
 from baechi.torchlib.fakes.valueless import is_valueless, made_valueless
 from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.split_tensors.cutting import cut, join_in_place, split_in_place
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.shards.cutting import cut, join_in_place, shard_in_place
+from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import storage_object
 
 
-def in_pieces(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:
-    """Weights by the names that plans have for them: pieces in place of those that are cut.
+def by_shard(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:
+    """Weights by the names that plans have for them: shards in place of those that are cut.
 
     Args:
         weights: by qualified name.
@@ -33,49 +33,51 @@ def in_pieces(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> d
             found[name] = weight
             continue
         axis, sizes = cuts[name]
-        pieces = weight.pieces if isinstance(weight, SplitTensor) else weight.detach().split(sizes, axis)
-        found.update({f"{name}[{number}]": piece for number, piece in enumerate(pieces)})
+        shards = weight.shards if isinstance(weight, ShardedWeight) else weight.detach().split(sizes, axis)
+        found.update({f"{name}[{number}]": shard for number, shard in enumerate(shards)})
     return found
 
 
-def split_weights(
+def shard_weights(
     weights: Mapping[str, torch.Tensor],
     cuts: Mapping[str, Cut],
     planned: Mapping[str, str],
     backend: AbstractBackend,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
-    """Cut whole weights, with gradients and optimizer state, each piece on its device.
+    """Cut whole weights, with gradients and optimizer state, each shard on its device.
 
-    Weights that share memory share their pieces: tied ones that `load_state_dict(assign=True)` made two.
+    Weights that share memory share their shards: tied ones that `load_state_dict(assign=True)` made two.
 
     Args:
-        weights: by qualified name; those in pieces stay as they are.
+        weights: by qualified name; those in shards stay as they are.
         cuts: where they are cut.
-        planned: the device of each piece.
+        planned: the device of each shard.
         backend: the devices.
         optimizer: an optimizer made before.
     """
     whole = {name: weights[name] for name in cuts if name in weights}
-    whole = {name: weight for name, weight in whole.items() if not isinstance(weight, SplitTensor)}
+    whole = {name: weight for name, weight in whole.items() if not isinstance(weight, ShardedWeight)}
     memory = {name: _memory_of(weight) for name, weight in whole.items()}
     shared: dict[tuple[object, ...], list[torch.Tensor]] = {}
     for name, weight in whole.items():
-        if isinstance(weight, SplitTensor):  # under another name
+        if isinstance(weight, ShardedWeight):  # under another name
             continue
         axis, sizes = cuts[name]
         devices = [planned[f"{name}[{number}]"] for number in range(len(sizes))]
         place = functools.partial(_placed, backend, devices)
         grad = weight.grad
-        beside = [value for value in _beside(weight, optimizer) if not isinstance(value, SplitTensor)]
+        beside = [value for value in _beside(weight, optimizer) if not isinstance(value, ShardedWeight)]
         key = (memory[name], axis, tuple(sizes), *devices)
         with without_dispatch_modes():
-            made = SplitTensor(list(shared[key]), axis) if key in shared else cut(weight, sizes, axis, place)
-            shared[key] = list(made.pieces)
+            made = (
+                ShardedWeight(list(shared[key]), axis) if key in shared else cut(weight, sizes, axis, place)
+            )
+            shared[key] = list(made.shards)
             parts = [cut(value, sizes, axis, place) for value in beside]
-        for value, pieces in zip(beside, parts, strict=True):
-            split_in_place(value, pieces)
-        split_in_place(weight, made)
+        for value, shards in zip(beside, parts, strict=True):
+            shard_in_place(value, shards)
+        shard_in_place(weight, made)
         weight.grad = grad
 
 
@@ -85,7 +87,7 @@ def _memory_of(weight: torch.Tensor) -> object:
 
 
 def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, number: int) -> torch.Tensor:
-    """A piece of its own, on its device; one on `meta` stays there."""
+    """A shard of its own, on its device; one on `meta` stays there."""
     if is_valueless(view):
         made = made_valueless(torch.empty(view.shape, dtype=view.dtype))
     else:
@@ -94,19 +96,19 @@ def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, nu
 
 
 def join_weights(weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None) -> None:
-    """Make weights in pieces, their gradients and optimizer state, plain tensors on the host.
+    """Make sharded weights, their gradients and optimizer state, plain tensors on the host.
 
     Args:
         weights: by qualified name.
         optimizer: an optimizer made before.
     """
     for weight in weights.values():
-        if isinstance(weight, SplitTensor):
+        if isinstance(weight, ShardedWeight):
             grad = weight.grad
             for value in _beside(weight, optimizer):
-                if isinstance(value, SplitTensor):
+                if isinstance(value, ShardedWeight):
                     join_in_place(value, value.on_host())
-            whole = torch.cat(weight.pieces, weight.axis) if weight.pieces[0].is_meta else weight.on_host()
+            whole = torch.cat(weight.shards, weight.axis) if weight.shards[0].is_meta else weight.on_host()
             join_in_place(weight, whole)
             weight.grad = grad
 
@@ -116,16 +118,3 @@ def _beside(weight: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> li
     state = [] if optimizer is None else state_beside(optimizer, weight)
     found = [value for value in [weight.grad, *state] if value is not None and value.shape == weight.shape]
     return list({id(value): value for value in found}.values())
-
-
-def all_pieces(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Tensors, and the pieces of those that lie in pieces.
-
-    Args:
-        tensors: weights and gradients.
-    """
-    for tensor in tensors:
-        if isinstance(tensor, SplitTensor):
-            yield from tensor.pieces
-        else:
-            yield tensor
