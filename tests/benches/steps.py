@@ -42,7 +42,6 @@ from baechi.verbs.split.gaining import split_where_it_gains
 from benches.accelerate_map import accelerate_plan
 from benches.figures import Figures, table_of
 from benches.models import large
-from benches.models.clusters import FULL, HALF, LINKS
 from benches.models.small import Example, makers
 
 OURS = ("code's order", "reordered", "pipelined", "split")
@@ -169,23 +168,19 @@ def table(rows: Sequence[Row]) -> Table:
         "Training step, ms (* needs more memory than there is, r with recomputation); "
         "bound and host: of the fastest of ours"
     )
-    columns = ("host", *[way for way in WAYS if way != "pipelined"], "pipelined", "gain", "s")
-    shown = table_of(title, ("model, batch", "devices", "bound"), columns)
+    shown = table_of(title, ("model, batch", "devices", "bound"), ("host", *WAYS, "gain", "s"))
     for row in rows:
-        cells = [str(row.ways[way]) for way in WAYS if way != "pipelined"]
-        host = f"{row.ways[row.best].host_share:.0%}"
-        made = row.ways["pipelined"]
-        pipelined = f"{made} (m={row.microbatches})" if not made.why_not else str(made)
-        figures = pipelined, f"{row.gain:.2f}", f"{row.taken_s:.0f}"
-        shown.add_row(row.model, row.cluster, row.bound, host, *cells, *figures)
+        cells = {name: str(way) for name, way in row.ways.items()}
+        if not row.ways["pipelined"].why_not:
+            cells["pipelined"] += f" (m={row.microbatches})"
+        host, taken = f"{row.ways[row.best].host_share:.0%}", f"{row.taken_s:.0f}"
+        shown.add_row(row.model, row.cluster, row.bound, host, *cells.values(), f"{row.gain:.2f}", taken)
     return shown
 
 
 def clusters() -> dict[str, Cluster]:
     """The clusters by name, with a host that is charged."""
-    unequal = tuple([replace(kind, name=f"device:{n}") for n, kind in enumerate((FULL, HALF))])
     found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4)}
-    found["A100 + half of one"] = Cluster(unequal, link=LINKS["NVLink"])
     found["RTX-4090 + RTX-3090"] = Cluster.parse("1xRTX-4090,1xRTX-3090")
     return {name: replace(cluster, host=HostCosts.usual()) for name, cluster in found.items()}
 
@@ -200,12 +195,8 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         Large models, then small ones; those of transformers only if it is installed.
     """
     if quick:
-        yield Case(
-            "Transformer, small",
-            partial(zoo.MODELS["transformer"], "small", None, device="meta"),
-            "2 A100",
-            2,
-        )
+        make = partial(zoo.MODELS["transformer"], "small", None, device="meta")
+        yield Case("Transformer, small", make, "2 A100", 2)
         return
     of = partial(partial, large.of_transformers)
     if find_spec("transformers") is not None:
@@ -222,8 +213,7 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
     for name, make in makers(small=True):
         shown, batch = _SMALL[name]
         parts = 1 if name == "clip-base" else min(_MICROBATCHES, batch)
-        for cluster in ("4 A100", "A100 + half of one"):
-            yield Case(f"{shown}, {batch}", partial(make, batch), cluster, parts)
+        yield Case(f"{shown}, {batch}", partial(make, batch), "4 A100", parts)
 
 
 _SMALL = {
