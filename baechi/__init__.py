@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.records.stages import Stages
     from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
@@ -92,6 +93,7 @@ _HOMES = {
     "baechi.verbs.pipelining": ("pipeline",),
     "baechi.verbs.profiling": ("profile",),
     "baechi.records.pipeline": ("Pipeline",),
+    "baechi.records.stages": ("Stages",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
 
@@ -127,6 +129,7 @@ __all__ = [
     "SimpleScheduler",
     "SplitDimension",
     "SplitTensorError",
+    "Stages",
     "StreamRaceError",
     "Timeline",
     "UnsplittableCall",

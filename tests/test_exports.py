@@ -13,7 +13,7 @@ PUBLIC = {
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
     "unsplit",
     "reordering", "check", "compare", "dry_run", "fits", "load",
-    "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
+    "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
     "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError",
     "StreamRaceError", "SplitTensorError", "UnsplittableCall",
