@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.records.stages import Stages
     from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
@@ -94,6 +95,7 @@ _HOMES = {
     "baechi.verbs.planning": ("place", "simulate"),
     "baechi.verbs.profiling": ("profile",),
     "baechi.records.pipeline": ("Pipeline",),
+    "baechi.records.stages": ("Stages",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
 
@@ -129,6 +131,7 @@ __all__ = [
     "ShardedTensorError",
     "SimpleScheduler",
     "SplitDimension",
+    "Stages",
     "StreamRaceError",
     "Timeline",
     "UnsplittableCall",

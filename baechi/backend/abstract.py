@@ -57,6 +57,14 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """
 
     @abstractmethod
+    def named_device(self, place: str) -> torch.device:
+        """A place as code is told it that may run inside of an emulation, or outside.
+
+        Args:
+            place: a device's name.
+        """
+
+    @abstractmethod
     def kernel_device(self, place: str) -> torch.device | None:
         """The device whose kernels run at a place, where that is torch's own to tell; else None.
 

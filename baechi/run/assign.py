@@ -16,6 +16,7 @@ from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.stages import Stages
 from baechi.records.timeline import Timeline
 from baechi.run.binding import Binding, bind, binding_of, unbind
 from baechi.run.calls import (
@@ -32,6 +33,7 @@ from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.models import refuse_foreign
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.programs.capture import Captures
 from baechi.run.recompute import call_recomputed, wrap_recomputed
 from baechi.run.runtime import Reorder, Runtime
 from baechi.run.sharded.layers import drop_shards, make_shards, sharded_layer_of
@@ -57,6 +59,7 @@ def assign(
     reorder: Reorder = True,
     optimizer: torch.optim.Optimizer | None = None,
     microbatches: Microbatches | None = None,
+    stages: Stages | None = None,
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
@@ -69,6 +72,7 @@ def assign(
         reorder: launch layers in the plan's order; see `distribute`.
         optimizer: an optimizer made before; its existing state moves with its parameters.
         microbatches: how its step is split; the plan is that of one part.
+        stages: how its step is compiled, a program for each stage; None runs it as its code is written.
 
     Returns:
         The same model.
@@ -94,8 +98,9 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     runtime.microbatches = microbatches
+    runtime.captures = None if stages is None else Captures(stages)
     leave_sharded_alone(model, runtime)
-    if len(plan.devices_used) > 1 or microbatches is not None or shards:
+    if len(plan.devices_used) > 1 or microbatches is not None or shards or stages is not None:
         _wrap(model, runtime, planned, shards)
     else:
         hook(model)

@@ -15,6 +15,7 @@ from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.pipeline.call import call_pipelined
 from baechi.run.pipeline.walking import with_loss
 from baechi.run.plain_step import run_layer, run_step
+from baechi.run.programs.call import call_in_parts, call_whole
 from baechi.run.reorder.deferred import force
 from baechi.run.runtime import Runtime
 from baechi.run.sharded.layers import run_shards
@@ -165,9 +166,13 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     if split is not None:
         run = functools.partial(with_loss, run, split.loss)
     called = functools.partial(run_step, module, runtime, run, args, kwargs)
+    inputs = Inputs(*args, **kwargs)
+    if runtime.captures is not None and binding.name == ROOT:
+        loss = None if split is None else split.loss
+        called = functools.partial(call_whole, module, runtime, loss, called, inputs)
     if split is not None:
-        inputs = Inputs(*args, **kwargs)
-        called = functools.partial(call_pipelined, module, runtime, split, called, inputs)
+        compiled = None if runtime.captures is None else call_in_parts
+        called = functools.partial(call_pipelined, module, runtime, split, called, inputs, compiled)
     try:
         return left_as_before(called)
     except RuntimeError as error:

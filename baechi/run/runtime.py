@@ -75,6 +75,8 @@ class Runtime:
         """The modules that `distribute` compiled."""
         self.microbatches: Any = None
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
+        self.captures: Any = None
+        """The model's step as programs (`run.programs`); None if it runs as its code is written."""
         self.goes_back_in_parts = False
         """Whether microbatches go backward now; else a step that ran whole does."""
         self.weight_owners: MutableMapping[int, nn.Module] = WeakValueDictionary()
@@ -218,19 +220,22 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder, self._microbatches_anew())
+        copied = _runtime_of(self.plan, self.reorder, self._microbatches_anew(), self._captures_anew())
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder, self._microbatches_anew()))
+        return (_runtime_of, (self.plan, self.reorder, self._microbatches_anew(), self._captures_anew()))
 
     def _microbatches_anew(self) -> Any:
         return None if self.microbatches is None else self.microbatches.anew()
 
+    def _captures_anew(self) -> Any:
+        return None if self.captures is None else self.captures.anew()
 
-def _runtime_of(plan: Plan, reorder: Reorder, microbatches: Any) -> Runtime:
+
+def _runtime_of(plan: Plan, reorder: Reorder, microbatches: Any, captures: Any) -> Runtime:
     runtime = Runtime(plan, reorder=reorder)
-    runtime.microbatches = microbatches
+    runtime.microbatches, runtime.captures = microbatches, captures
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime

@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -30,4 +31,14 @@ def line_of(error: BaseException) -> str:
     """
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     own = [f"{Path(file).name}:{line}" for file, line in lines if not file.startswith((_OURS, _TORCH))]
+    return own[-1] if own else ""
+
+
+def line_in(frames: Iterable[traceback.FrameSummary]) -> str:
+    """The innermost line outside baechi and torch, such as `"/home/me/model.py:12"`.
+
+    Args:
+        frames: of a stack, the outermost first.
+    """
+    own = [f"{one.filename}:{one.lineno}" for one in frames if not one.filename.startswith((_OURS, _TORCH))]
     return own[-1] if own else ""

@@ -53,3 +53,13 @@ def compiler_aside() -> Iterator[None]:
             _depth -= 1
             if not _depth:
                 _stance.close()
+
+
+@contextmanager
+def compiler_back() -> Iterator[None]:
+    """While this is open, what is compiled runs compiled, also within `compiler_aside`."""
+    if not _depth:
+        yield
+        return
+    with torch.compiler.set_stance("default"):
+        yield

@@ -36,6 +36,7 @@ from baechi.verbs.given import (
     name_of,
     opened,
     read_plan,
+    stages_of,
     tell_unused,
     with_outputs,
 )
@@ -115,7 +116,9 @@ def distribute(
             inputs lie. `"device"`: each output stays on the device that made it, so that calls overlap; your
             code then brings together what it combines.
         compile: `"regions"` compiles repeated blocks (rows of modules of one class, with modules inside), a
-            dict does with these arguments of `torch.compile`. Each block is one layer then.
+            dict does with these arguments of `torch.compile`. Each block is one layer then. `"stages"`
+            captures the whole model once, and runs a program for each part of the plan; `"auto"` does so
+            where it can be captured. `baechi.Stages` says how.
         microbatches: into how many parts a step is split, whose layers are in flight at once; `"auto"` takes
             the fastest number. `inputs` are a whole batch. The call of the model then runs forward and
             backward; `backward()` hands the gradients over.
@@ -160,7 +163,7 @@ def distribute(
     check_switches(training=training, accumulate=accumulate, verify=verify, verbose=verbose)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
-    trained, options = instance_of(optimizer), compile_options(compile)
+    trained, options, stages = instance_of(optimizer), compile_options(compile), stages_of(compile)
     in_parts = microbatches is not None or isinstance(plan, Pipeline)
     layers, inputs_split = asked_to_split(split, model, microbatches=in_parts)
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order, coupled)
@@ -168,10 +171,10 @@ def distribute(
     refuse_layers_with(layers, plan=plan)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
-            return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
-    if plan is not None:
+            return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained, stages)
+    if plan is not None and not isinstance(plan, Pipeline):
         with run_room.blocks_compiled(model, options):
-            return assign(model, plan, cluster=cluster, reorder=reorder, outputs=outputs, optimizer=trained)
+            return _assigned(model, plan, cluster, reorder, outputs, {"optimizer": trained, "stages": stages})
     if device_map is not None:
         check_names(device_map, _names_in(model))
     devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
@@ -199,6 +202,7 @@ def distribute(
         optimizer,
         reorder,
         options,
+        stages,
         layers,
         verify,
         verbose,
@@ -255,11 +259,21 @@ def assign(
     if isinstance(plan, Pipeline):
         check_owner(optimizer, model.parameters(), type(model).__name__)
         return assign_pipeline(model, here(plan, cluster, outputs), Splitting(plan.microbatches), optimizer)
-    found = None if cluster is None else located(Cluster.parse(cluster))
     check_owner(optimizer, model.parameters(), type(model).__name__)
-    chosen = with_outputs(read_plan(plan), outputs)
-    chosen = applied(chosen, found)
-    run_room.assign(model, chosen, reorder=decided(reorder, chosen), optimizer=optimizer)
+    return _assigned(model, plan, cluster, reorder, outputs, {"optimizer": optimizer})
+
+
+def _assigned(
+    model: nn.Module,
+    plan: PlanLike,
+    cluster: ClusterLike | None,
+    reorder: ReorderLike,
+    outputs: Outputs | None,
+    given: dict[str, Any],
+) -> nn.Module:
+    found = None if cluster is None else located(Cluster.parse(cluster))
+    chosen = applied(with_outputs(read_plan(plan), outputs), found)
+    run_room.assign(model, chosen, reorder=decided(reorder, chosen), **given)
     return run_room.tell_uncompiled(model)
 
 

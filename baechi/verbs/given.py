@@ -10,6 +10,7 @@ from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.records.files import holds
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 PlanLike = Plan | str | Path
 
-Compile = Literal["regions"] | Mapping[str, Any]
-"""That repeated blocks are to be compiled; a mapping says how: arguments of `torch.compile`."""
+Compile = Literal["regions", "stages", "auto"] | Stages | Mapping[str, Any]
+"""What is compiled: repeated blocks (a mapping has arguments of `torch.compile`), or the whole step."""
 
 Outputs = Literal["inputs", "device"]
 """Where what a model returns goes: to where its inputs lie, or nowhere, on the device that made it."""
@@ -208,15 +209,31 @@ def compile_options(compile: Compile | None) -> Mapping[str, Any] | None:
 
     Args:
         compile: as `distribute` takes it.
+    """
+    if isinstance(compile, Mapping):
+        return compile
+    return {} if compile == "regions" else None
+
+
+def stages_of(compile: Compile | None) -> Stages | None:
+    """How the whole step is to be compiled; None if it is not.
+
+    Args:
+        compile: as `distribute` takes it.
 
     Raises:
         ValueError: it is something else.
     """
-    if compile is None or isinstance(compile, Mapping):
+    if compile is None or compile == "regions" or isinstance(compile, Mapping):
+        return None
+    if isinstance(compile, Stages):
         return compile
-    if compile == "regions":
-        return {}
-    raise ValueError(f"compile is {compile!r}: it takes 'regions', or a dict of arguments of torch.compile")
+    if compile in ("stages", "auto"):
+        return Stages(required=compile == "stages")
+    raise ValueError(
+        f"compile is {compile!r}: it takes 'regions', 'stages', 'auto', baechi.Stages(...), or a dict of "
+        "arguments of torch.compile"
+    )
 
 
 def refuse_apart_again(recompute: object) -> None:

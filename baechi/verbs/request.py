@@ -17,6 +17,7 @@ from baechi.records.device_map import DeviceMap
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
+from baechi.records.stages import Stages
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.pipeline.batch.splitting import rows_of
@@ -48,6 +49,7 @@ class Request:
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
         compile: what `torch.compile` is given for the repeated blocks; None compiles none.
+        stages: how the whole step is compiled; None runs it as its code is written.
         layers: which layers are split; None for none.
         verify: see `distribute`.
         verbose: see `distribute`.
@@ -62,6 +64,7 @@ class Request:
     optimizer: Optimizer
     reorder: ReorderLike
     compile: Mapping[str, Any] | None
+    stages: Stages | None
     layers: Layers | None
     verify: bool
     verbose: bool | None
@@ -81,7 +84,8 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
         examples = Inputs.each_of(inputs)
         plan = planned(request, model, examples, request.profile_with(model, examples=examples))
-        assign(model, plan, reorder=decided(request.reorder, plan), optimizer=instance_of(request.optimizer))
+        trained, order = instance_of(request.optimizer), decided(request.reorder, plan)
+        assign(model, plan, reorder=order, optimizer=trained, stages=request.stages)
         tell_uncompiled(model)
         say(lambda: summary(plan) + _offered(request, plan, model, inputs))
     if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it

@@ -88,6 +88,9 @@ class TorchDevices(AbstractBackend):
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
 
+    def named_device(self, place: str) -> torch.device:
+        return self._streams.device(place)
+
     def kernel_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
 

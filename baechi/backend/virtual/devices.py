@@ -66,6 +66,9 @@ class VirtualDevices(AbstractBackend):
         emulator = self._emulator(place)
         return None if emulator is None else torch_devices(emulator.cluster.names)[place]
 
+    def named_device(self, place: str) -> torch.device:
+        return torch_devices(self.names)[place]
+
     def kernel_device(self, place: str) -> torch.device | None:
         return None
 

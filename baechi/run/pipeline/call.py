@@ -14,11 +14,11 @@ Where there is no loss to begin with, the call runs the forwards only, and `back
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,14 +30,12 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
 from baechi.run.pipeline.batch.cuts import Cuts, kind_of
 from baechi.run.pipeline.batch.handed import unwritten_if_failed
-from baechi.run.pipeline.batch.joining import joined, loss_in, loss_name
-from baechi.run.pipeline.batch.judge import Verdict
-from baechi.run.pipeline.batch.results import Joiner, Joint, Root, hand_in, share_at
-from baechi.run.pipeline.batch.splitting import Parted, Unsplittable, joined_gradient, parted, rows_of
+from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.results import Root, share_at
+from baechi.run.pipeline.batch.splitting import Unsplittable, joined_gradient, parted, rows_of
 from baechi.run.pipeline.ending import Ending
 from baechi.run.pipeline.executor import Executor, Microbatch, given_at
-from baechi.run.pipeline.graph.gradients import Waiting, scaled
-from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
+from baechi.run.pipeline.graph.gradients import Waiting
 from baechi.run.pipeline.graph.part import Exit
 from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
@@ -47,16 +45,19 @@ from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
+from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.pipeline.unsplit import runs_unsplit
 from baechi.run.pipeline.walking import verdict_of, walk
 from baechi.run.runtime import Runtime
 from baechi.run.step.call_sites import CallSites
-from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
 
 _MOST_KINDS = 1000
+
+Compiled = Callable[[nn.Module, Runtime, Microbatches, Pipeline, Batch], Callable[[], Any] | None]
+"""From a call in microbatches, what runs it as programs; None if its code has to run as it is written."""
 
 
 def call_pipelined(
@@ -65,6 +66,7 @@ def call_pipelined(
     microbatches: Microbatches,
     whole: Callable[[], Any],
     inputs: Inputs,
+    compiled: Compiled | None = None,
 ) -> Any:
     """Call a model whose step is split into microbatches.
 
@@ -76,6 +78,7 @@ def call_pipelined(
         microbatches: how its step is split.
         whole: calls the model in one step.
         inputs: what it is called with; `target` is for the loss, if it is computed here.
+        compiled: runs microbatches as programs; None runs them as the model's code is written.
 
     Returns:
         What the model returns for the whole batch.
@@ -89,14 +92,14 @@ def call_pipelined(
             return whole()
         if torch.is_grad_enabled():
             refuse_call(model, inputs)
-            return _in_parts(model, runtime, microbatches, inputs)
+            return _in_parts(model, runtime, microbatches, inputs, compiled)
         kind = _kind(inputs)
         if kind in microbatches.writing:
             return whole()
         try:
             refuse_call(model, inputs)
             refuse_unsplittable(model, inputs, microbatches)
-            return _in_parts(model, runtime, microbatches, inputs)
+            return _in_parts(model, runtime, microbatches, inputs, compiled)
         except (UnsplittableCall, Unsplittable) as error:
             why = str(error).partition(f": {UNSPLIT_CURE}")[0]
             if isinstance(error, UnsplittableCall) and error.writes:
@@ -106,7 +109,13 @@ def call_pipelined(
         return whole()
 
 
-def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs) -> Any:
+def _in_parts(
+    model: nn.Module,
+    runtime: Runtime,
+    microbatches: Microbatches,
+    inputs: Inputs,
+    compiled: Compiled | None,
+) -> Any:
     """Divide the batch, ask the judge what its parts count, and run them."""
     kind, split = kind_of(model, inputs), microbatches.split
     cuts = microbatches.cuts.get(kind)
@@ -127,22 +136,13 @@ def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, in
     first = next(tensors_in(inputs.args, inputs.kwargs), None)
     with runtime.backend.step() as runtime.measure, undone:
         home = None if first is None or runtime.outputs_stay else runtime.backend.place_of(first)
-        call = _Call(model, runtime, microbatches, pipeline, _Batch(parts, verdict, home))
+        dims = [dim for dim in split.values() if isinstance(dim, int)]
+        batch = Batch(parts, verdict, home, dims)
+        programs = None if compiled is None else compiled(model, runtime, microbatches, pipeline, batch)
+        if programs is not None:
+            return programs()
+        call = _Call(model, runtime, microbatches, pipeline, batch)
         return call.ending.after(call.run)
-
-
-class _Batch(NamedTuple):
-    """A batch of a call.
-
-    Args:
-        parts: what each microbatch gets of it.
-        verdict: what the loss of each part counts, and how outputs are joined.
-        home: where its results go; None leaves them where they were made.
-    """
-
-    parts: Parted
-    verdict: Verdict
-    home: str | None
 
 
 class _Call:
@@ -165,10 +165,11 @@ class _Call:
         runtime: Runtime,
         microbatches: Microbatches,
         pipeline: Pipeline,
-        batch: _Batch,
+        batch: Batch,
     ) -> None:
         self._runtime, self._backend, self._microbatches = runtime, runtime.backend, microbatches
-        self._pipeline, (self._parted, self._verdict, self._home) = pipeline, batch
+        self._pipeline, self._batch = pipeline, batch
+        self._parted, self._verdict = batch.parts, batch.verdict
         self._goes_back = torch.is_grad_enabled() and model.training
         weights = filter(attrgetter("requires_grad"), model.parameters())
         self._inputs: list[torch.Tensor] = []
@@ -276,7 +277,7 @@ class _Call:
             seed = torch.full_like(loss, share) if known else share.to(loss.dtype).expand_as(loss)
         self._root(microbatch, loss).incoming.append((seed, None))
         self._seeded[microbatch] = kept = loss.detach()
-        lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)
+        lane.result = map_tensors(lambda tensor: kept if tensor is loss else ended(tensor), lane.result)
 
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Exit:
         part, place = self._ran[microbatch].parts.part_of(tensor), self._backend.place_of(tensor)
@@ -288,63 +289,25 @@ class _Call:
     # --- results
 
     def _result(self) -> Any:
-        """The joined outputs; without a loss, `backward()` of them runs the rest of the list."""
+        """See `Returned.result`."""
         root: Root | None = self._root if torch.is_grad_enabled() else None
         if self._seeded:
-            root = _no_root
+            root = no_root
         else:
             self._executor.is_told = True
-        results, dims = [], []
+        results = []
         for lane in self._lanes:
             results.append(lane.result)
             lane.result = None
-        for dim in self._microbatches.split.values():
-            if isinstance(dim, int):
-                dims.append(dim)
-        verdict = self._verdict
-        join = Joiner(verdict.found.apart, self._backend, verdict, [*dims, 0], self._home, root)
-        with torch.no_grad():
-            whole = joined(results, join)
-        del results
-        if self._seeded:
-            return self._with_loss(whole, join.joints)
-        if not join.joints:
-            return whole
-        values = list(map(attrgetter("value"), join.joints))
-        given = [*self._waiting.weights, *self._inputs]
-        handed = handed_over(values, given, partial(self._drained, join.joints))
-        if whole is values[0]:
-            return handed[0]
-        made = dict(zip(map(id, values), handed, strict=True))
-        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
+        made = Returned(self._backend, self._batch, self._leaves, self._gradients, self._drain)
+        return made.result(results, root, seeded=bool(self._seeded))
 
-    def _with_loss(self, whole: Any, joints: list[Joint]) -> Any:
-        """The loss of the batch, whose gradients wait; other outputs have no gradient any more."""
-        loss, given, waiting = loss_in(whole), [], []
-        for one, grad in zip((*self._waiting.weights, *self._inputs), self._gradients(), strict=True):
-            if grad is not None:
-                given.append(one)
-                waiting.append(grad)
-                del grad
-        assert loss is not None
-        streams = streams_now(map(self._backend.torch_device, self._backend.names))
-        (handed,) = handed_over([loss], given, partial(scaled, self._backend, waiting, streams))
-        made = {id(joint.value): without_gradient(joint.value) for joint in joints}
-        made[id(loss)] = handed
-        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
+    def _leaves(self) -> list[torch.Tensor]:
+        return [*self._waiting.weights, *self._inputs]
 
-    def _drained(
-        self, joints: list[Joint], incoming: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
-        """Run the backwards of all microbatches, from the gradients of the joined outputs."""
-        with torch.no_grad():
-            for joint, grad in zip(joints, incoming, strict=True):
-                if grad is not None:
-                    hand_in(self._backend, joint, grad, self._parted.rows)
-        joints.clear()
+    def _drain(self) -> None:
         with self._microbatches.alone:
             self.ending.after(self._run_later)
-        return self._gradients()
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Those of weights, then of inputs."""
@@ -353,15 +316,6 @@ class _Call:
         for leaf in self._parted.leaves:
             grads.append(joined_gradient(self._backend, *leaf))
         return grads
-
-
-def _no_root(microbatch: int, tensor: torch.Tensor) -> None:
-    """Gradients of what a microbatch returned come in no more: its backward is over."""
-
-
-def _ended(tensor: torch.Tensor) -> torch.Tensor:
-    """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for."""
-    return without_gradient(tensor.detach()) if tensor.requires_grad else tensor
 
 
 def _kind(inputs: Inputs) -> Hashable:

@@ -76,6 +76,27 @@ def forward_restored(module: nn.Module) -> Iterator[None]:
         vars(module).update(kept)
 
 
+@contextmanager
+def forwards_set_aside(model: nn.Module) -> Iterator[None]:
+    """While this is open, all modules of a model have their original `forward`.
+
+    Args:
+        model: the model; `original_forward` goes on to work.
+    """
+    tables = [vars(module) for module in model.modules() if is_replaced(module)]
+    kept = [table["forward"] for table in tables]
+    try:
+        for table in tables:
+            if table[_ORIGINAL] is None:
+                table.pop("forward", None)
+            else:
+                table["forward"] = table[_ORIGINAL]
+        yield
+    finally:
+        for table, forward in zip(tables, kept, strict=True):
+            table["forward"] = forward
+
+
 def original_forward(module: nn.Module) -> Callable[..., Any]:
     """The original `forward`, which the replacement hides.
 

@@ -199,6 +199,7 @@ BACKWARD_CONTEXT = Place(torch.autograd.graph, "contextvars")
 A torch without it has no such context, and lacks nothing.
 """
 
+COMMON_DEVICE = _place(FakeTensor, "_find_common_device", "capture models that lie on several devices")
 FAKE_DEVICE = _place(FakeTensor, "device", "see which fake tensor is asked for its device")
 FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
 FAKE_REDUCE = _place(

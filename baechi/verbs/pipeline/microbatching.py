@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
+from baechi.records.stages import Stages
 from baechi.records.timeline import Timeline
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, plan_of, restore, tell_uncompiled
@@ -107,17 +109,22 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
     optimizer = request.whole.optimizer
     with verbosity(request.whole.verbose), blocks_compiled(model, request.whole.compile):
         pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
-        assign_pipeline(model, pipeline, request.splitting, optimizer)
+        stages = request.whole.stages
+        assign_pipeline(model, pipeline, request.splitting, optimizer, stages)
         if request.splitting.microbatches == "auto" and (how := couples_rows(model, inputs)):
             logger.warning("microbatches='auto' is one, not split, since rows are coupled: %s", how)
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
-            assign_pipeline(model, pipeline, request.splitting, optimizer)
+            assign_pipeline(model, pipeline, request.splitting, optimizer, stages)
         say(lambda: summary(plan_of(model)))
 
 
 def assign_pipeline(
-    model: nn.Module, pipeline: Pipeline, splitting: Splitting, optimizer: Optimizer
+    model: nn.Module,
+    pipeline: Pipeline,
+    splitting: Splitting,
+    optimizer: Optimizer,
+    stages: Stages | None = None,
 ) -> nn.Module:
     """Distribute a model, with its step in microbatches.
 
@@ -126,6 +133,7 @@ def assign_pipeline(
         pipeline: the devices of its layers, and the order of the tasks.
         splitting: what the loss is, and counts.
         optimizer: an optimizer made before moves its state.
+        stages: how the whole step is compiled; None runs it as its code is written.
 
     Returns:
         The same model.
@@ -136,7 +144,8 @@ def assign_pipeline(
         _tell_norms(model)
     trained = instance_of(optimizer)
     order = False if split else decided("auto", pipeline.plan)
-    assign(model, pipeline.plan, reorder=order, optimizer=trained, microbatches=microbatches)
+    given: dict[str, Any] = {"optimizer": trained, "microbatches": microbatches, "stages": stages}
+    assign(model, pipeline.plan, reorder=order, **given)
     return tell_uncompiled(model)
 
 

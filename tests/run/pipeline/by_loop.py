@@ -63,6 +63,7 @@ def assert_as_loop(
     placer: str = "random:1",
     order: str = "auto",
     steps: int = 2,
+    compile: Any = None,
 ) -> nn.Module:
     """Losses and buffers equal the loop's bit for bit, gradients to 1e-10; returns the distributed model."""
     plain = copy.deepcopy(model)
@@ -74,7 +75,7 @@ def assert_as_loop(
         model, inputs, cluster=cluster, training=True, source="estimate", microbatches=microbatches
     )
     pipeline = baechi.pipeline(baechi.place(graph, cluster, placer), microbatches, order)  # type: ignore[arg-type]
-    baechi.distribute(model, plan=pipeline, loss_weights="rows", coupled="accept")
+    baechi.distribute(model, plan=pipeline, loss_weights="rows", coupled="accept", compile=compile)
     with cluster:
         for _ in range(steps):
             model.zero_grad()

@@ -1,0 +1,359 @@
+"""A call of a model that runs as programs: the page to read first.
+
+bind       guards are asked, and give the graph's inputs      capture
+stage      once: the graph with its backward, cut by runs     joint, cutting, program
+loop       programs run in the order of the pipeline's tasks  loop
+hand over  `backward()` gives the gradients to autograd       pipeline.returned, graph.handing_over
+"""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.sends import wait_for_all_sends
+from baechi.backend.transfer import transfer
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline, Task
+from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.results import Root, share_at
+from baechi.run.pipeline.batch.splitting import joined_gradient
+from baechi.run.pipeline.graph.handing_over import handed_over
+from baechi.run.pipeline.lanes.random_states import random_states
+from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
+from baechi.run.programs.capture import Bound, Captures
+from baechi.run.programs.joint import Uncapturable
+from baechi.run.programs.loop import Loop, Values
+from baechi.run.programs.program import Stage
+from baechi.run.runtime import Runtime
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+def call_whole(
+    model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
+) -> Any:
+    """Call a model in one step.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        loss: computes the loss; None if the model returns it.
+        as_written: calls it as its code is written.
+        inputs: what it is called with.
+
+    Returns:
+        What the model returns.
+    """
+    bounds = runtime.captures.bind(model, runtime, loss, [inputs], alike=False)
+    if bounds is None:
+        return as_written()
+    backend = runtime.backend
+    runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
+    with backend.step() as runtime.measure:
+        backend.spend("step", backend.host)
+        return _Whole(runtime, bounds[0], inputs).run()
+
+
+class _Whole:
+    def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
+        self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
+        captures: Captures = runtime.captures
+        self._stage = bound.captured.stage(runtime, bound.flat, captures.compiler(runtime))
+        given = frozenset(self._stage.tangents)
+        self._values = Values(self._stage, bound.flat, given)
+        self._loop = Loop(self._backend, [self._values])
+        first = next(tensors_in(inputs.args, inputs.kwargs), None)
+        stays = first is None or runtime.outputs_stay
+        self._home = None if stays or first is None else self._backend.place_of(first)
+
+    def run(self) -> Any:
+        """Run forward; `backward()` of what it returns runs the backwards."""
+        cutting, units = self._stage.cutting, self._stage.cutting.units
+        tasks = [(0, cutting.position_of(task)) for task in units.tasks(1)]
+        forward = [task for task in tasks if cutting.is_forward(task[1])]
+        backward = [task for task in tasks if not cutting.is_forward(task[1])]
+        self._loop.run(forward)
+        self._loop.write()
+        self._runtime.counts["programs"] = self._loop.count
+        outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
+        wait_for_all_sends(self._backend)
+        numbers = list(self._stage.tangents)
+        if numbers:
+            leaves = leaves_of([self._values])
+            go = partial(self._go_back, numbers, leaves, backward)
+            handed = handed_over([outputs[number] for number in numbers], leaves, go)
+            for number, value in zip(numbers, handed, strict=True):
+                outputs[number] = value
+        return self._bound.result(outputs, deep=True)
+
+    def _output(self, number: int) -> torch.Tensor:
+        value: torch.Tensor = self._values.output(number)
+        if self._home is None or self._backend.place_of(value) == self._home:
+            return value
+        return transfer(value, self._backend, self._home)
+
+    def _go_back(
+        self,
+        numbers: Sequence[int],
+        leaves: Sequence[torch.Tensor],
+        tasks: Sequence[tuple[int, int]],
+        incoming: Sequence[torch.Tensor | None],
+    ) -> list[torch.Tensor | None]:
+        self._loop.check_unchanged()
+        given = {}
+        for number, grad in zip(numbers, incoming, strict=True):
+            if grad is not None:
+                given[number] = self._values.tangent(self._backend, number, grad)
+        self._values.go_back(given)
+        self._loop.run(tasks)
+        wait_for_all_sends(self._backend)
+        return self._loop.gradients(leaves)
+
+
+def call_in_parts(
+    model: nn.Module, runtime: Runtime, microbatches: Microbatches, pipeline: Pipeline, batch: Batch
+) -> Callable[[], Any] | None:
+    """What runs a call in microbatches as programs; None if it has to run as the code is written.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        pipeline: the list of tasks for this batch.
+        batch: the batch.
+    """
+    parts = batch.parts
+    bounds = runtime.captures.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
+    if bounds is None:
+        return None
+    try:
+        return _InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
+    except Uncapturable as error:
+        runtime.captures.refuse(model, error)
+        return None
+
+
+@dataclass(eq=False)
+class _Incoming:
+    """Where the gradients of a microbatch's output come in.
+
+    Args:
+        microbatch: the microbatch.
+        number: of the output.
+        value: the output, as it is joined.
+        place: where they are wanted.
+    """
+
+    microbatch: int
+    number: int
+    value: torch.Tensor
+    place: str
+    incoming: list[tuple[torch.Tensor, None]] = field(default_factory=list)
+
+
+class _InParts:
+    """One call in microbatches.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        asked: the list of tasks, and the batch.
+        bounds: by microbatch, its graph.
+
+    Raises:
+        Uncapturable: microbatches would not see what those before them wrote.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        runtime: Runtime,
+        microbatches: Microbatches,
+        asked: tuple[Pipeline, Batch],
+        bounds: Sequence[Bound],
+    ) -> None:
+        self._runtime, self._backend = runtime, runtime.backend
+        self._microbatches, self._bounds = microbatches, bounds
+        self._pipeline, self._batch = asked
+        compiler = runtime.captures.compiler(runtime)
+        stages = [bound.captured.stage(runtime, bound.flat, compiler) for bound in bounds]
+        goes_back = torch.is_grad_enabled() and model.training
+        losses = [self._loss_of(bound, stage) for bound, stage in zip(bounds, stages, strict=True)]
+        self._losses = [one for one in losses if one is not None] if goes_back and None not in losses else []
+        self._values = []
+        for number, (bound, stage) in enumerate(zip(bounds, stages, strict=True)):
+            given = frozenset(self._losses[number : number + 1] or stage.tangents)
+            stage.check_in_parts(given)
+            self._values.append(Values(stage, bound.flat, given))
+        random = any(stage.is_random for stage in stages)
+        self._draws = random_states(self._backend, (), len(bounds)) if random else []
+        self._loop = Loop(self._backend, self._values, self._draws)
+        self._in_parts = batch_parts = [one for _, _, each in self._batch.parts.leaves for one in each]
+        inputs = [whole for whole, _, _ in self._batch.parts.leaves]
+        self._weights = leaves_of(self._values, set(map(id, batch_parts)))
+        self._leaves = [*self._weights, *inputs]
+        self._roots: dict[int, _Incoming] = {}
+        self._later: list[tuple[int, int]] = []
+
+    def run(self) -> Any:
+        """Run what the call has to run.
+
+        Returns:
+            What the model returns for the whole batch.
+        """
+        backend = self._backend
+        backend.spend("step", backend.host)
+        backend.spend("waiting_gradient", backend.host, len(self._leaves))
+        backend.spend("microbatch", backend.host, len(self._values))
+        self._loop.run(self._tasks_now())
+        self._loop.write()
+        self._runtime.counts["programs"] = self._loop.count
+        wait_for_all_sends(backend)
+        for states in self._draws:
+            if states.have_drawn:
+                states.move()
+        results = list(map(self._result_of, range(len(self._values))))
+        root: Root | None = None
+        if torch.is_grad_enabled():
+            root = no_root if self._losses else self._root
+        made = Returned(backend, self._batch, lambda: self._leaves, self._gradients, self._drain)
+        return made.result(results, root, seeded=bool(self._losses))
+
+    def _loss_of(self, bound: Bound, stage: Stage) -> int | None:
+        """Which output is the loss, if it has a gradient."""
+        loss = loss_in(bound.template)
+        if loss is None or not self._batch.verdict.is_number(loss_name(bound.template), [loss]):
+            return None
+        return next((n for n in stage.tangents if bound.captured.tokens[n] is loss), None)
+
+    def _tasks_now(self) -> Iterator[tuple[int, int]]:
+        """The tasks of the call, each after those that it needs; backwards without a loss wait."""
+        for is_forward, microbatch, position in in_order(self._pipeline.order, self._values):
+            if is_forward:
+                yield microbatch, position
+            elif not self._losses:
+                self._later.append((microbatch, position))
+            else:
+                if self._values[microbatch].backward is None:
+                    self._seed(microbatch)
+                yield microbatch, position
+
+    def _seed(self, microbatch: int) -> None:
+        """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""
+        number, verdict = self._losses[microbatch], self._batch.verdict
+        name, values = loss_name(self._bounds[microbatch].template), self._values[microbatch]
+        shares = verdict.shares_of(name) or verdict.others
+        loss, place = values.outputs[number], values.stage.tangent_place(number)
+        share = share_at(place, self._backend, shares[microbatch])
+        with self._backend.at(place, ""):
+            known = not isinstance(share, torch.Tensor)
+            seed = torch.full_like(loss, share) if known else share.to(loss.dtype).expand_as(loss)
+        values.go_back({number: values.tangent(self._backend, number, seed)})
+
+    def _result_of(self, microbatch: int) -> Any:
+        values, bound = self._values[microbatch], self._bounds[microbatch]
+        outputs = []
+        for number in range(len(bound.captured.tokens)):
+            value = values.output(number)
+            if number in values.stage.tangents:
+                if not self._losses:
+                    value = value.detach().requires_grad_()
+                    place = values.stage.tangent_place(number)
+                    self._roots[id(value)] = _Incoming(microbatch, number, value, place)
+                elif number != self._losses[microbatch]:
+                    value = ended(value.detach().requires_grad_())
+            outputs.append(value)
+        return bound.result(outputs, deep=False)
+
+    def _root(self, microbatch: int, tensor: torch.Tensor) -> _Incoming | None:
+        return self._roots.get(id(tensor))
+
+    def _drain(self) -> None:
+        """Run the backwards that waited for `backward()`."""
+        with self._microbatches.alone:
+            self._loop.check_unchanged()
+            tangents: list[dict[int, torch.Tensor]] = [{} for _ in self._values]
+            for one in self._roots.values():
+                grads = [grad for grad, _ in one.incoming]
+                if grads:
+                    with torch.no_grad(), self._backend.at(one.place, ""):
+                        total = functools.reduce(torch.add, grads)
+                    grad = self._values[one.microbatch].tangent(self._backend, one.number, total)
+                    tangents[one.microbatch][one.number] = grad
+            self._roots.clear()
+            for values, given in zip(self._values, tangents, strict=True):
+                values.go_back(given)
+            self._loop.run(self._later)
+            wait_for_all_sends(self._backend)
+
+    def _gradients(self) -> list[torch.Tensor | None]:
+        """Those of weights, then of inputs."""
+        found = self._loop.gradients([*self._weights, *self._in_parts])
+        for part, grad in zip(self._in_parts, found[len(self._weights) :], strict=True):
+            part.grad = grad
+        ofinputs = [joined_gradient(self._backend, *leaf) for leaf in self._batch.parts.leaves]
+        return [*found[: len(self._weights)], *ofinputs]
+
+
+def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[torch.Tensor]:
+    """What gets gradients.
+
+    Args:
+        values: of the microbatches.
+        others: by `id`, what is no weight.
+    """
+    found: dict[int, torch.Tensor] = {}
+    for one in values:
+        for number in one.stage.joint.gradients:
+            tensor = one.flat[number]
+            if id(tensor) not in others:
+                found[id(tensor)] = tensor
+    return list(found.values())
+
+
+def in_order(order: Sequence[Task], values: Sequence[Values]) -> Iterator[tuple[bool, int, int]]:
+    """Tasks with programs in a pipeline's order; one that needs another's result waits for it.
+
+    Args:
+        order: the pipeline's tasks.
+        values: by microbatch.
+
+    Yields:
+        Whether it is a forward, the microbatch, and the position.
+    """
+    needs: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for number, one in enumerate(values):
+        random = None
+        for program in one.all_programs():
+            found = {(number, position) for position in program.after}
+            if number and one.is_forward(program.position):
+                found.add((number - 1, program.position))
+            if random is not None and program.random:
+                found.add((number, random))
+            random = program.position if program.random else random
+            needs[number, program.position] = found
+    for found in needs.values():
+        found &= needs.keys()
+    waiting: list[tuple[bool, int, int]] = []
+    for task in order:
+        position = values[task.microbatch].stage.cutting.position_of(task)
+        if (task.microbatch, position) not in needs:
+            continue
+        waiting.append((task.phase == "forward", task.microbatch, position))
+        ready = True
+        while ready:
+            ready = False
+            for each in waiting:
+                if not needs[each[1:]] & needs.keys():
+                    waiting.remove(each)
+                    del needs[each[1:]]
+                    yield each
+                    ready = True
+                    break
+    assert not waiting, waiting

@@ -1,0 +1,380 @@
+"""A model's code as graphs: one for each kind of call, checked by torch's guards at each step.
+
+call ─▶ guards ─▶ known: the graph's inputs, and the result with tokens where its outputs belong
+             └─▶ new: torch's compiler follows the code, and hands over its graph
+"""
+
+import copy
+import logging
+import threading
+import types
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from baechi.backend import unwatched
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import units_of
+from baechi.records.stages import Stages
+from baechi.run.programs.joint import Uncapturable
+from baechi.run.programs.names import note_runs
+from baechi.run.programs.program import Stage
+from baechi.run.reorder.schedule import has_hooks_inside
+from baechi.run.runtime import Runtime
+from baechi.run.user_line import line_in
+from baechi.torchlib.dynamo import compiler_back
+from baechi.torchlib.modules.intercept import forwards_set_aside, original_forward
+from baechi.torchlib.private.graphs import (
+    capturing,
+    compiled_whole,
+    devices_ignored,
+    refusals,
+    source_of,
+    too_many,
+    writes_seen,
+)
+from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
+from baechi.torchlib.private.transforms import current_transform, forward_ad_level
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+
+logger = logging.getLogger(__name__)
+
+Loss = Callable[[Any, Any], torch.Tensor]
+TARGET = "target"
+
+_LOGS = "debug", "info", "warn", "error", "critical", "exception", "log"
+
+
+def _entry(forward: Callable[..., Any], loss: Loss | None, args: Any, kwargs: Any) -> Any:
+    """What is captured: the model's code, and the loss of what it returns, if that is asked for."""
+    if loss is None or TARGET not in kwargs:
+        return forward(*args, **kwargs)
+    own = {name: value for name, value in kwargs.items() if name != TARGET}
+    target = kwargs[TARGET]
+    result = forward(*args, **own)
+    return result if target is None else loss(result, target)
+
+
+@dataclass(eq=False)
+class Captured:
+    """A graph of the model's code.
+
+    Args:
+        module: the graph; its operations have notes of their runs.
+        given: whether each of its inputs comes from what the call was given.
+        changes: whether a call changes constants that later calls may read: then each asks the guards.
+        tokens: for each of its outputs, what stands for it in the result.
+    """
+
+    module: fx.GraphModule
+    given: tuple[bool, ...]
+    changes: bool
+    tokens: list[torch.Tensor]
+    _stages: dict[str, Stage] = field(default_factory=dict)
+
+    def stage(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Stage:
+        """The graph, ready to be made programs of.
+
+        Args:
+            runtime: of the model.
+            flat: its inputs.
+            compiler: what makes the programs.
+        """
+        if compiler not in self._stages:
+            backend = runtime.backend
+            with unwatched(), devices_ignored():
+                made = Stage(self.module, flat, units_of(runtime.plan), backend, compiler)
+            self._stages[compiler] = made
+        return self._stages[compiler]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A call that a graph stands for.
+
+    Args:
+        captured: the graph.
+        flat: its inputs.
+        template: what the call returns, with tokens in place of outputs.
+    """
+
+    captured: Captured
+    flat: Sequence[Any]
+    template: Any
+
+    def result(self, values: Sequence[torch.Tensor], *, deep: bool) -> Any:
+        """What the call returns.
+
+        Args:
+            values: the outputs.
+            deep: whether outputs are looked for in objects, too (a key-value cache).
+        """
+        made = {id(token): value for token, value in zip(self.captured.tokens, values, strict=True)}
+        others: list[Any] = []
+        found = map_tensors(lambda one: made.get(id(one), one), self.template, other=others.append)
+        if not deep or not others:
+            return found
+        memo: dict[int, Any] = dict(made)
+        for one in self.flat:
+            memo.setdefault(id(one), one)
+        return copy.deepcopy(self.template, memo)
+
+    def of_part(self, mine: Inputs, other: Inputs) -> "Bound | None":
+        """The same of another part of the batch that looks alike; None where the code has to be asked.
+
+        Args:
+            mine: the part that it was bound to.
+            other: the other part.
+        """
+        if self.captured.changes:
+            return None
+        pairs = zip(_tensors(mine), _tensors(other), strict=True)
+        stands = {id(one): there for one, there in pairs}
+        flat = []
+        for value, is_given in zip(self.flat, self.captured.given, strict=True):
+            if is_given and id(value) not in stands:
+                return None
+            flat.append(stands.get(id(value), value))
+        template = map_tensors(lambda one: stands.get(id(one), one), self.template)
+        return Bound(self.captured, flat, template)
+
+
+class Captures:
+    """The graphs of a model's calls.
+
+    Args:
+        options: how they are made.
+
+    Attributes:
+        why: why some kinds of calls run as the code is written, by kind.
+    """
+
+    def __init__(self, options: Stages) -> None:
+        self.options = options
+        self.why: dict[Hashable, str] = {}
+        self._compiled: Callable[..., Any] | None = None
+        self._bound: list[tuple[Captured, Sequence[Any]]] = []
+        self._alone = threading.RLock()
+        self._told: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Captures, (self.options,)
+
+    def anew(self) -> "Captures":
+        """The same for a copy of the model."""
+        return Captures(self.options)
+
+    def compiler(self, runtime: Runtime) -> str:
+        """What makes programs now: an emulated cluster sees no kernels of inductor.
+
+        Args:
+            runtime: of the model.
+        """
+        return "aot_eager" if runtime.backend.session is not None else self.options.backend
+
+    def bind(
+        self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
+    ) -> list[Bound] | None:
+        """Find the graphs of calls.
+
+        Args:
+            model: the model.
+            runtime: its runtime.
+            loss: computes the loss; None if the model returns it.
+            parts: what each call is given.
+            alike: whether they differ in tensors alone.
+
+        Returns:
+            By call; None if they have to run as the code is written.
+
+        Raises:
+            Uncapturable: a model that must be captured cannot be.
+        """
+        if _kind(model) in self.why:
+            return None
+        seen = _who_sees(model)
+        if seen:
+            self.tell(f"it is called {seen}")
+            return None
+        with self._alone:
+            try:
+                _refuse_plan(runtime)
+                return self._all_bound(model, runtime, loss, parts, alike=alike)
+            except Uncapturable as error:
+                self.refuse(model, error)
+            except _TooMany as error:
+                self.tell(str(error))
+        return None
+
+    def refuse(self, model: nn.Module, error: Uncapturable) -> None:
+        """From now on calls of this kind run as the code is written, if they may.
+
+        Args:
+            model: the model.
+            error: why.
+
+        Raises:
+            Uncapturable: they may not.
+        """
+        if self.options.required:
+            raise error
+        self.why[_kind(model)] = str(error)
+        self.tell(str(error))
+
+    def tell(self, why: str) -> None:
+        """Say once that calls run as the code is written.
+
+        Args:
+            why: the reason.
+        """
+        if why not in self._told:
+            self._told.add(why)
+            logger.warning("not compiled, so it runs as its code is written: %s", why)
+
+    def _all_bound(
+        self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
+    ) -> list[Bound] | None:
+        known: dict[Hashable, tuple[Inputs, Bound]] = {}
+        found = []
+        for part in parts:
+            looks = tuple(map(_looks, _tensors(part)))
+            bound = None
+            if alike and looks in known:
+                mine, first = known[looks]
+                bound = first.of_part(mine, part)
+            if bound is None:
+                bound = self._call(model, runtime, loss, part)
+            if bound is None:
+                return None
+            known.setdefault(looks, (part, bound))
+            found.append(bound)
+        return found
+
+    def _call(self, model: nn.Module, runtime: Runtime, loss: Loss | None, part: Inputs) -> Bound | None:
+        if self._compiled is None:
+            self._compiled = compiled_whole(
+                _fresh(_entry), lambda *given: self._capture(model, runtime, *given)
+            )
+        self._bound = []
+        with (
+            unwatched(),
+            compiler_back(),
+            forwards_set_aside(model),
+            capturing(self.options.limit, _loggers()),
+        ):
+            try:
+                with devices_ignored():
+                    template = self._compiled(original_forward(model), loss, part.args, part.kwargs)
+            except too_many():
+                raise _TooMany(
+                    f"{self.options.limit} kinds of calls (shapes, modes) are compiled, and here is another: "
+                    "pad inputs to fewer shapes, or give Stages(limit=...)"
+                ) from None
+            except refusals() as error:
+                raise Uncapturable(_reason(model, error)) from error
+        if len(self._bound) != 1:  # it computes nothing
+            return None
+        ((captured, flat),) = self._bound
+        return Bound(captured, flat, template)
+
+    def _capture(
+        self, model: nn.Module, runtime: Runtime, module: fx.GraphModule, examples: Sequence[Any]
+    ) -> Callable[..., Any]:
+        writes = writes_seen()
+        if writes.refused:
+            raise Uncapturable(f"its code writes {writes.refused}, which was there before the call")
+        places = [node for node in module.graph.nodes if node.op == "placeholder"]
+        if not all(isinstance(one, torch.Tensor) for one in examples):
+            raise Uncapturable("numbers that change from call to call are inputs of its graph")
+        sources = list(map(source_of, places))
+        given = tuple([source.startswith(("L['args']", "L['kwargs']")) for source in sources])
+        note_runs(module, model, runtime.plan, units_of(runtime.plan))
+        (end,) = [node for node in module.graph.nodes if node.op == "output"]
+        captured = Captured(
+            module, given, writes.change, [_token(node.meta["example_value"]) for node in end.args[0]]
+        )
+
+        def run(*flat: Any) -> Sequence[torch.Tensor]:
+            self._bound.append((captured, flat))
+            return captured.tokens
+
+        return run
+
+
+def _kind(model: nn.Module) -> Hashable:
+    return model.training, torch.is_grad_enabled()
+
+
+def _who_sees(model: nn.Module) -> str:
+    """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
+    if has_hooks_inside(model):
+        return "with hooks on modules inside of it, which see the values of each step"
+    if current_transform() is not None or forward_ad_level() >= 0:
+        return "inside of a transform of torch.func, or with dual numbers"
+    if function_mode_count():
+        return "under a torch function mode"
+    with unwatched():
+        return "under a dispatch mode" if dispatch_mode_count() else ""
+
+
+def _refuse_plan(runtime: Runtime) -> None:
+    """Raise if a plan asks for what programs do not do.
+
+    Raises:
+        Uncapturable: it does.
+    """
+    if runtime.plan.recompute:
+        raise Uncapturable(
+            "its plan runs modules again in backward (recompute=), which programs do not do yet"
+        )
+    if runtime.cuts or runtime.plan.graph.says("tile"):
+        raise Uncapturable("its plan splits layers over devices (split=), which programs do not do yet")
+
+
+class _TooMany(Exception):
+    """More kinds of calls than are kept."""
+
+
+def _loggers() -> frozenset[Any]:
+    """What logs in a model's code: it is left out of its graph. Some libraries add methods to loggers."""
+    table = vars(logging.Logger)
+    return frozenset([table[name] for name in table if name.startswith(_LOGS) and callable(table[name])])
+
+
+def _token(value: torch.Tensor) -> torch.Tensor:
+    """What stands for an output: it has its shape and dtype, and no memory."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _tensors(part: Inputs) -> list[torch.Tensor]:
+    return list(tensors_in(part.args, part.kwargs))
+
+
+def _looks(tensor: torch.Tensor) -> Hashable:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
+
+
+def _fresh(function: Any) -> Callable[..., Any]:
+    """A function with code of its own: captures are kept by code, and so many of each."""
+    made: Callable[..., Any] = types.FunctionType(function.__code__.replace(), function.__globals__)
+    return made
+
+
+def _reason(model: nn.Module, error: BaseException) -> str:
+    """Why a model was not captured, in torch's words, and at which line."""
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(inner, Uncapturable):
+        return f"this {type(model).__name__} does not run as programs: {inner}"
+    text = str(getattr(error, "msg", None) or error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = lines[0] if lines else type(error).__name__
+    explained = next((line for line in lines if line.startswith("Explanation:")), "")
+    where = line_in(getattr(error, "real_stack", None) or ())
+    return (
+        f"this {type(model).__name__} does not run as programs: {said}{explained and f' ({explained})'}"
+        f"{where and f', at {where}'}. Change that line, or give distribute compile='auto', which runs "
+        "such a model as its code is written"
+    )

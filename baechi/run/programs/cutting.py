@@ -1,0 +1,287 @@
+"""A joint graph, cut by the plan: a piece for each run, and for the backward of each stage.
+
+position    0     1     2     3         runs in the code's order, then stages from the last one back
+piece       F0 ─▶ F1 ─▶ B1 ─▶ B0        operations are in the piece of its layer, and reads from none later
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.records.pipeline.units import Task, Units
+from baechi.run.programs.joint import Backward, Joint
+from baechi.run.programs.names import RUN
+from baechi.torchlib.operators.facts import draws
+
+_GETITEM = "getitem"
+
+_AS_IT_LIES: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+"""Shapes are inferred, and strides may be others than a kernel gives: what is a view by these may be none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Operations that run together.
+
+    Args:
+        position: when, among the pieces of a microbatch.
+        module: they, as a function of what they read.
+        reads: the nodes whose values they read.
+        makes: the nodes whose values others read, in the order in which the module returns them.
+        random: whether some draw random numbers.
+    """
+
+    position: int
+    module: fx.GraphModule
+    reads: tuple[fx.Node, ...]
+    makes: tuple[fx.Node, ...]
+    random: bool
+
+
+class Cutting:
+    """Where a joint graph is cut.
+
+    Args:
+        joint: the graph; its operations have notes of their runs.
+        units: the plan's runs and stages.
+        device_at: by device's number, the device that operators without inputs are told.
+    """
+
+    def __init__(self, joint: Joint, units: Units, device_at: Callable[[int], torch.device]) -> None:
+        self.joint, self.units, self._device_at = joint, units, device_at
+        self._runs = len(units.stage_of_run)
+        self._order = {stage: place for place, stage in enumerate(units.backward_order)}
+        self._nodes = list(joint.module.graph.nodes)
+        self._forward = self._forward_nodes()
+        self.position = self._positions()
+
+    @cached_property
+    def positions(self) -> int:
+        """How many positions there are."""
+        return self._runs + len(self._order)
+
+    def position_of(self, task: Task) -> int:
+        """The position of a task's piece.
+
+        Args:
+            task: of the pipeline.
+        """
+        return task.unit if task.phase == "forward" else self._runs + self._order[task.unit]
+
+    def device_of(self, position: int) -> int:
+        """The number of the device of a position.
+
+        Args:
+            position: any.
+        """
+        if position < self._runs:
+            return self.units.device_of[self.units.stage_of_run[position]]
+        return self.units.device_of[self.units.backward_order[position - self._runs]]
+
+    def is_forward(self, position: int) -> bool:
+        """Whether a position is one of a run.
+
+        Args:
+            position: any.
+        """
+        return position < self._runs
+
+    def is_value(self, node: fx.Node) -> bool:
+        """Whether a node is no operation: a constant, or an input.
+
+        Args:
+            node: any node.
+        """
+        return node not in self.position
+
+    def pieces(
+        self, backward: Backward, gradients: Mapping[int, Sequence[fx.Node]], *, forward: bool
+    ) -> dict[int, Piece]:
+        """The pieces of one direction.
+
+        Args:
+            backward: what of the backward there is: the forward pieces make what it reads.
+            gradients: by input, the nodes whose sum is its gradient.
+            forward: whether those of forward are asked for.
+
+        Returns:
+            By position, in order; positions without operations are missing.
+        """
+        joint = self.joint
+        ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
+        ends += [*joint.written.values(), *[node for terms in gradients.values() for node in terms]]
+        ends = list(map(backward.of, ends))
+        needed = self._ancestors(ends, backward)
+        found: dict[int, list[fx.Node]] = {}
+        for node in self._nodes:
+            if node in needed and node in self.position:
+                found.setdefault(self.position[node], []).append(node)
+        read = set(ends)
+        for position, nodes in found.items():
+            for node in nodes:
+                for one in self._inputs(node, backward):
+                    if one in self.position and self.position[one] != position:
+                        read.add(one)
+        return {
+            position: self._piece(position, found[position], read, backward)
+            for position in sorted(found)
+            if self.is_forward(position) == forward
+        }
+
+    # --- positions
+
+    def _forward_nodes(self) -> set[fx.Node]:
+        """What the outputs need; and all that draws, which backward must not do again."""
+        joint = self.joint
+        ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
+        ends += [*joint.written.values(), *filter(_draws, self._nodes)]
+        found: set[fx.Node] = set()
+        while ends:
+            node = ends.pop()
+            if node not in found:
+                found.add(node)
+                ends += node.all_input_nodes
+        for node in self._nodes:  # parts of a result are where it is
+            if _is_part(node) and node.all_input_nodes[0] in found:
+                found.add(node)
+        return found
+
+    def _positions(self) -> dict[fx.Node, int]:
+        found: dict[fx.Node, int] = {}
+        operations = [node for node in self._nodes if node.op == "call_function"]
+        for node in operations:
+            run = node.meta.get("custom", {}).get(RUN)
+            before = [found[one] for one in node.all_input_nodes if one in found]
+            if _is_part(node):
+                found[node] = found[node.all_input_nodes[0]]
+            elif run is not None:
+                found[node] = max([self._own_position(node, run), *before])
+            elif before:
+                least = 0 if node in self._forward else self._runs
+                found[node] = max([least, *before])
+        for node in reversed(operations):
+            if node not in found:
+                least = 0 if node in self._forward else self._runs
+                found[node] = min([found[one] for one in node.users if one in found], default=least)
+        for node in operations:  # none reads from a later one
+            if not _is_part(node):
+                before = [found[one] for one in node.all_input_nodes if one in found]
+                found[node] = max([found[node], *before])
+            else:
+                found[node] = found[node.all_input_nodes[0]]
+        return found
+
+    def _own_position(self, node: fx.Node, run: int) -> int:
+        if node in self._forward:
+            return run
+        return self._runs + self._order[self.units.stage_of_run[run]]
+
+    # --- pieces
+
+    def _inputs(self, node: fx.Node, backward: Backward) -> list[fx.Node]:
+        found = list(map(backward.of, node.all_input_nodes))
+        return [one for one in found if one not in backward.none]
+
+    def _ancestors(self, ends: Iterable[fx.Node], backward: Backward) -> set[fx.Node]:
+        waiting, found = list(ends), set[fx.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += self._inputs(node, backward)
+        return found
+
+    def _piece(
+        self, position: int, nodes: Sequence[fx.Node], read: set[fx.Node], backward: Backward
+    ) -> Piece:
+        graph, here, reads = fx.Graph(), dict[fx.Node, fx.Node](), list[fx.Node]()
+        device = self._device_at(self.device_of(position))
+        inside = set(nodes)
+        for node in nodes:
+            for one in self._inputs(node, backward):
+                if one not in inside and one not in here:
+                    if self._is_module(one):
+                        continue
+                    here[one] = graph.placeholder(f"read_{len(reads)}")
+                    here[one].meta = {"val": one.meta.get("val")}
+                    reads.append(one)
+
+        def made(node: fx.Node) -> fx.Node:
+            found = backward.of(node)
+            if found not in here:
+                here[found] = (
+                    graph.node_copy(found) if self._is_module(found) else _zeros(graph, found, device)
+                )
+            return here[found]
+
+        for node in nodes:
+            copied = graph.node_copy(node, made)
+            copied.target = _AS_IT_LIES.get(copied.target, copied.target)
+            _set_device(copied, node, device)
+            here[node] = copied
+        makes = tuple([node for node in nodes if node in read])
+        graph.output(tuple([here[node] for node in makes]))
+        module = fx.GraphModule(self.joint.module, graph)
+        return Piece(position, module, tuple(reads), makes, any(map(_draws, nodes)))
+
+    def _is_module(self, node: fx.Node) -> bool:
+        """Whether a node is no value but a graph inside of the graph."""
+        if node.op != "get_attr":
+            return False
+        found: Any = self.joint.module
+        for name in str(node.target).split("."):
+            found = getattr(found, name)
+        return isinstance(found, torch.nn.Module)
+
+
+def _draws(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and draws(node.target, node.args, node.kwargs)
+
+
+def _is_part(node: fx.Node) -> bool:
+    """Whether a node is one of several results of the node that it reads."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == _GETITEM
+
+
+def _zeros(graph: fx.Graph, node: fx.Node, device: torch.device) -> fx.Node:
+    value = node.meta["val"]
+    full = torch.ops.aten.full.default
+    made = graph.call_function(full, (list(value.shape), 0), {"dtype": value.dtype, "device": device})
+    made.meta = {"val": value}
+    return made
+
+
+def _set_device(copied: fx.Node, node: fx.Node, device: torch.device) -> None:
+    """Let an operator that is told a device be told its piece's: the graph names those of the capture."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+
+    def own(value: Any) -> Any:
+        return device if isinstance(value, torch.device) and value.type != "meta" else value
+
+    copied.args = tuple(map(own, copied.args))
+    copied.kwargs = {key: own(value) for key, value in copied.kwargs.items()}
+    takes = any(argument.name == "device" for argument in node.target._schema.arguments)
+    if takes and not node.all_input_nodes and "device" not in copied.kwargs:
+        copied.kwargs = {**copied.kwargs, "device": device}
+
+
+def constants_of(joint: Joint) -> Mapping[fx.Node, torch.Tensor]:
+    """By node, the constants of a joint graph that are tensors.
+
+    Args:
+        joint: the graph.
+    """
+    found = {}
+    for node in joint.module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = joint.module
+            for name in str(node.target).split("."):
+                value = getattr(value, name)
+            if isinstance(value, torch.Tensor):
+                found[node] = value
+    return found

@@ -1,0 +1,199 @@
+"""A captured graph with its backward: one graph of operators, without writes.
+
+    captured    h = linear(x, w); h.add_(1); loss = h.sum()          torch functions, as the code calls them
+    joint       x, w, tangent ─▶ loss, gradient of w                 operators; what is written is an output
+
+The backward is linear in the tangents (the gradients of outputs). So where none comes in, none goes out, and
+a sum with one is its other side: that is how the backward for some of the outputs is made.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.errors import BaechiError
+from baechi.torchlib.private.graphs import devices_ignored, is_own_output, joint_graph, role_of
+
+_ADD = torch.ops.aten.add.Tensor
+_GIVEN = "input", "tangent"
+
+
+class Uncapturable(BaechiError):
+    """A model, or a call of it, that does not run as programs; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A graph of operators with its backward.
+
+    Args:
+        module: the graph; it owns constants.
+        inputs: by input of the captured graph, its node; None if nothing reads it.
+        tangents: by output, the node of its gradient; those that get none are missing.
+        outputs: by output of the captured graph, its node; an int is the input that is returned as it is.
+        written: by input, its value after the call.
+        gradients: by input, its gradient.
+    """
+
+    module: fx.GraphModule
+    inputs: Sequence[fx.Node | None]
+    tangents: Mapping[int, fx.Node]
+    outputs: Sequence[fx.Node | int]
+    written: Mapping[int, fx.Node]
+    gradients: Mapping[int, fx.Node]
+    _zeros: dict[frozenset[int], "Backward"] = field(default_factory=dict)
+
+    def backward(self, given: frozenset[int]) -> "Backward":
+        """The backward for gradients of some outputs.
+
+        Args:
+            given: the outputs.
+        """
+        if given not in self._zeros:
+            self._zeros[given] = _backward(self, given)
+        return self._zeros[given]
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """What of a joint graph runs for gradients of some outputs.
+
+    Args:
+        stands: by node, another that stands for it, since one side of a sum is none.
+        gradients: by input, its gradient; inputs that get none are missing.
+        none: nodes without a value.
+        zeros: of these, those that something reads beside values: they are filled with zeros.
+    """
+
+    stands: Mapping[fx.Node, fx.Node]
+    gradients: Mapping[int, fx.Node]
+    none: frozenset[fx.Node]
+    zeros: frozenset[fx.Node]
+
+    def of(self, node: fx.Node) -> fx.Node:
+        """The node that stands for another one; itself if none does.
+
+        Args:
+            node: any node.
+        """
+        while node in self.stands:
+            node = self.stands[node]
+        return node
+
+
+def joined(captured: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]) -> Joint:
+    """Trace a captured graph with its backward.
+
+    Args:
+        captured: the graph.
+        args: its inputs; their shapes, and whether they require a gradient, hold of all that follows.
+        decompositions: by operator, what it is made of.
+
+    Raises:
+        Uncapturable: it does what programs cannot follow.
+    """
+    cloned: frozenset[int] = frozenset()
+    while True:
+        graph, returned, made = _prepared(captured, cloned)
+        with devices_ignored(), joint_graph(graph, args, decompositions) as (module, notes):
+            infos = [info for info in notes.output_info]
+            views = {number for place, number in enumerate(made) if not is_own_output(infos[place])}
+        if views <= cloned:
+            return _read(module, len(args), returned, made)
+        cloned |= views  # outputs that share memory with others get memory of their own
+
+
+def _prepared(
+    captured: fx.GraphModule, cloned: frozenset[int]
+) -> tuple[fx.GraphModule, list[int | None], list[int]]:
+    """The graph without outputs that are inputs; those inputs; and the numbers of the other outputs."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(captured.graph, copied)
+    places = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    (end,) = [node for node in captured.graph.nodes if node.op == "output"]
+    outputs = list(end.args[0])
+    returned: list[int | None] = []
+    kept, numbers = [], []
+    for number, one in enumerate(outputs):
+        if one in places:
+            returned.append(places.index(one))
+            continue
+        returned.append(None)
+        value = copied[one]
+        if number in cloned:
+            value = graph.call_method("clone", (value,))
+            value.meta = dict(copied[one].meta)
+        kept.append(value)
+        numbers.append(number)
+    graph.output(tuple(kept))
+    return fx.GraphModule(captured, graph), returned, numbers
+
+
+def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made: list[int]) -> Joint:
+    nodes: list[fx.Node | None] = [None] * inputs
+    tangents: dict[int, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            role = role_of(node.meta["desc"])
+            if role is None or role.kind not in _GIVEN:
+                raise Uncapturable(
+                    f"an input of its graph is a {role and role.kind}: inputs that share memory are written"
+                )
+            if role.kind == "input":
+                nodes[role.index] = node
+            else:
+                tangents[made[role.index]] = node
+    (end,) = [node for node in module.graph.nodes if node.op == "output"]
+    outputs: list[Any] = list(returned)
+    written: dict[int, fx.Node] = {}
+    gradients: dict[int, fx.Node] = {}
+    for node, descriptor in zip(end.args[0], end.meta["desc"], strict=True):
+        role = role_of(descriptor)
+        if role is None or node is None:
+            continue
+        if role.kind == "output":
+            outputs[made[role.index]] = node
+        elif role.kind == "written":
+            written[role.index] = node
+        elif role.kind == "gradient":
+            gradients[role.index] = node
+        else:
+            raise Uncapturable(f"an output of its graph is a {role.kind}, which programs do not know")
+    return Joint(module, tuple(nodes), tangents, tuple(outputs), written, gradients)
+
+
+def _backward(joint: Joint, given: frozenset[int]) -> Backward:
+    none = {node for number, node in joint.tangents.items() if number not in given}
+    linear = set(joint.tangents.values())
+    stands: dict[fx.Node, fx.Node] = {}
+    zeros: set[fx.Node] = set()
+    for node in joint.module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        carried = [one for one in node.all_input_nodes if one in linear]
+        if not carried:
+            continue
+        linear.add(node)
+        missing = [one for one in carried if _first(stands, one) in none]
+        if len(missing) == len(carried):
+            none.add(node)
+        elif missing and node.target is _ADD and not node.kwargs:
+            (stands[node],) = [one for one in node.args[:2] if one not in missing]
+        else:
+            zeros.update(_first(stands, one) for one in missing)
+    gradients = {}
+    for number, node in joint.gradients.items():
+        found = _first(stands, node)
+        if found not in none:
+            gradients[number] = found
+    return Backward(stands, gradients, frozenset(none), frozenset(zeros))
+
+
+def _first(stands: Mapping[fx.Node, fx.Node], node: fx.Node) -> fx.Node:
+    while node in stands:
+        node = stands[node]
+    return node

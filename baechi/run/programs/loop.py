@@ -1,0 +1,320 @@
+"""Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import arrive, depart, transfer
+from baechi.backend.way import Departed
+from baechi.errors import BaechiError, note_microbatch
+from baechi.run.pipeline.executor import AHEAD
+from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.programs.program import Program, Programs, Slot, Stage
+from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.tensors import storage_address
+from baechi.torchlib.tensors.storage import UNSET, stamp
+
+
+class Values:
+    """The values of one microbatch.
+
+    Args:
+        stage: what its programs are made of.
+        flat: the inputs of the captured graph.
+        given: the outputs that may get gradients.
+
+    Attributes:
+        outputs: by number, what programs made of the model's outputs.
+        backward: the programs of backward, when it is known which outputs got gradients.
+    """
+
+    def __init__(self, stage: Stage, flat: Sequence[Any], given: frozenset[int]) -> None:
+        self.stage, self.flat, self._given = stage, flat, given
+        self.by_slot: dict[Slot, Any] = dict(stage.constants)
+        self.slot_of: dict[int, Slot] = {}
+        for slot, value in zip(stage.inputs, flat, strict=True):
+            if slot is not None:
+                self.by_slot[slot] = value
+                self.slot_of[id(value)] = slot
+        self.underway: dict[Slot, tuple[torch.Tensor, Departed]] = {}
+        self.outputs: dict[int, torch.Tensor] = {}
+        self.forward = stage.programs(given, forward=True)
+        self.backward: Programs | None = None
+        self.left = dict(self.forward.readers)
+        for slot, times in stage.programs(given, forward=False).readers.items():
+            self.left[slot] = self.left.get(slot, 0) + times
+
+    def program_at(self, position: int) -> Program | None:
+        """The program of a position, if there is one.
+
+        Args:
+            position: any.
+        """
+        found = self.forward.by_position.get(position)
+        if found is None and self.backward is not None:
+            found = self.backward.by_position.get(position)
+        return found
+
+    def all_programs(self) -> Iterator[Program]:
+        """The programs of forward, then of backward as it may be."""
+        yield from self.forward.by_position.values()
+        yield from self.stage.programs(self._given, forward=False).by_position.values()
+
+    def is_forward(self, position: int) -> bool:
+        """Whether a position is one of forward.
+
+        Args:
+            position: any.
+        """
+        return self.stage.cutting.is_forward(position)
+
+    def output(self, number: int) -> Any:
+        """An output of the model: what a program made, or what the call was given.
+
+        Args:
+            number: the output's.
+        """
+        node = self.stage.joint.outputs[number]
+        if isinstance(node, int):
+            return self.flat[node]
+        if number in self.outputs:
+            return self.outputs[number]
+        return self.by_slot[self.stage.slot_of(node)].clone()  # a constant of the code
+
+    def tangent(self, backend: AbstractBackend, number: int, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient of an output as backward takes it: where that was made, with its strides.
+
+        Args:
+            backend: the devices.
+            number: the output's.
+            grad: its gradient.
+        """
+        place = self.stage.tangent_place(number)
+        with torch.no_grad():
+            if backend.place_of(grad) != place:
+                grad = transfer(grad, backend, place)
+            stride = self.stage.joint.tangents[number].meta["val"].stride()
+            if grad.stride() != stride or grad.layout != torch.strided:
+                with backend.at(place, ""):
+                    dense = grad.to_dense() if grad.layout != torch.strided else grad
+                    made = torch.empty_strided(grad.shape, stride, dtype=grad.dtype, device=grad.device)
+                    grad = made.copy_(dense)
+        return grad
+
+    def go_back(self, tangents: dict[int, torch.Tensor]) -> None:
+        """From now on it goes backward.
+
+        Args:
+            tangents: by output, its gradient.
+        """
+        self.backward = self.stage.programs(frozenset(tangents), forward=False)
+        for number, grad in tangents.items():
+            self.by_slot[self.stage.tangents[number]] = grad
+
+
+class Loop:
+    """Runs tasks.
+
+    Args:
+        backend: the devices.
+        values: by microbatch.
+        draws: the states of the random generators; none where the caller's are drawn from.
+
+    Attributes:
+        totals: by `id` of an input and by place, its gradients, added up.
+        count: how many programs ran.
+    """
+
+    def __init__(
+        self, backend: AbstractBackend, values: Sequence[Values], draws: Sequence[RandomStates] = ()
+    ) -> None:
+        self._backend, self._values, self._draws = backend, values, draws
+        self.totals: dict[tuple[int, str], torch.Tensor] = {}
+        self._added: set[tuple[int, str]] = set()
+        self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._shared = set(values[0].slot_of) & set(values[-1].slot_of) if len(values) > 1 else set()
+        self._copies: dict[tuple[int, str], torch.Tensor] = {}
+        self._issued: defaultdict[str, deque[Any]] = defaultdict(deque)
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self.count = 0
+
+    def run(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """Run programs in an order.
+
+        Args:
+            tasks: microbatch and position of each; those without a program are passed over.
+        """
+        state = CallerState.now()
+        with state._replace(grad=False, autocast=(False,) * len(state.autocast)).restored():
+            for microbatch, position in tasks:
+                values = self._values[microbatch]
+                program = values.program_at(position)
+                if program is not None:
+                    try:
+                        self._task(microbatch, values, program)
+                    except BaseException as error:
+                        if len(self._values) > 1:
+                            note_microbatch(error, microbatch)
+                        raise
+
+    def write(self) -> None:
+        """Forward is over: inputs that were written (buffers) get their new values."""
+        with torch.no_grad():
+            for tensor, value in self._written.values():
+                for values in self._values:
+                    slot = values.slot_of.get(id(tensor))
+                    if slot is not None and values.by_slot.get(slot) is tensor:
+                        values.by_slot[slot] = tensor.clone()  # backward reads it as it was
+                home = self._backend.place_of(tensor)
+                if self._backend.place_of(value) != home:
+                    value = transfer(value, self._backend, home)
+                with self._backend.at(home, ""):
+                    tensor.copy_(value)
+        for values in self._values:
+            for tensor in values.flat:
+                slot = values.slot_of.get(id(tensor))
+                if slot in values.by_slot and isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+                    self._versions.append((tensor, tensor._version))
+
+    def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The gradients that were added up, each where its leaf lies, in memory of its own; they are taken.
+
+        Args:
+            leaves: weights and inputs.
+        """
+        backend, by_leaf = self._backend, dict[int, list[torch.Tensor]]()
+        for (name, _), grad in self.totals.items():
+            by_leaf.setdefault(name, []).append(grad)
+        self.totals.clear()
+        found: list[torch.Tensor | None] = []
+        memory: set[int] = set()
+        with torch.no_grad():
+            for leaf in leaves:
+                home, total = backend.place_of(leaf), None
+                for one in by_leaf.pop(id(leaf), ()):
+                    grad = one if backend.place_of(one) == home else transfer(one, backend, home)
+                    with backend.at(home, ""):
+                        total = grad if total is None else total + grad
+                if total is not None:
+                    address = storage_address(total.untyped_storage())
+                    if address in memory:
+                        with backend.at(home, ""):
+                            total = total.clone()
+                    memory.add(address)
+                found.append(total)
+        return found
+
+    def check_unchanged(self) -> None:
+        """Before a backward that was put off: nothing that it reads was written since.
+
+        Raises:
+            BaechiError: something was.
+        """
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                raise BaechiError(
+                    f"a weight or input of shape {tuple(tensor.shape)}, which backward reads, was written "
+                    "between the model's call and backward(): call backward() first (optimizer.step() after "
+                    "it), or give distribute compile=None"
+                )
+        self._versions = []
+
+    def _task(self, microbatch: int, values: Values, program: Program) -> None:
+        backend, place, by_slot = self._backend, program.place, values.by_slot
+        issued = self._issued[place]
+        while len(issued) >= AHEAD:  # what these free is taken until then
+            backend.wait_on_host(issued.popleft(), place)
+        backend.spend("task", place)
+        for slot, original in program.copies:
+            if slot not in by_slot:
+                by_slot[slot] = self._fetched(values, slot, original, place)
+            if slot not in program.sent:
+                _use(values, original)
+        given = [by_slot[slot] for slot in program.reads]
+        for slot in program.reads:
+            _use(values, slot)
+        with backend.at(place, program.name):
+            made = self._drawn(microbatch, program, given) if program.random else program.run(given)
+        given, self.count = [], self.count + 1
+        self._keep(values, program, made)
+        stream = backend.compute_stream(place)
+        if stream is not None:
+            issued.append(backend.record(stream))
+
+    def _keep(self, values: Values, program: Program, made: Sequence[torch.Tensor]) -> None:
+        """Keep what a program made: outputs, writes, gradients, and what others read."""
+        for number, output in program.outputs:
+            stamp(made[number], program.place, UNSET, renew=False)
+            values.outputs[output] = made[number]
+        for number, name in program.written:
+            stamp(made[number], program.place, UNSET, renew=False)
+            self._write(values, name, made[number])
+        for number, name in program.gradients:
+            self._add(id(values.flat[name]), program.place, made[number])
+        for slot, value in zip(program.makes, made, strict=True):
+            if values.left.get(slot):
+                values.by_slot[slot] = value
+            for copy, place in program.sends.get(slot, ()):
+                values.underway[copy] = depart(value, self._backend, place, None, program.place)
+
+    def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
+        """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
+        if slot in values.underway:
+            return arrive(*values.underway.pop(slot))
+        value = values.by_slot[original]
+        if not isinstance(value, torch.Tensor) or self._backend.place_of(value) == place:
+            return value
+        if id(value) not in self._shared:
+            return transfer(value, self._backend, place)
+        key = id(value), place
+        if key not in self._copies:
+            self._copies[key] = transfer(value, self._backend, place)
+        return self._copies[key]
+
+    def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
+        """A new value of an input: the microbatches after this one read it."""
+        tensor = values.flat[name]
+        self._written[id(tensor)] = tensor, value
+        for later in self._values:
+            if later is not values and id(tensor) in later.slot_of:
+                later.by_slot[later.slot_of[id(tensor)]] = value
+
+    def _add(self, name: int, place: str, grad: torch.Tensor) -> None:
+        key = name, place
+        before = self.totals.get(key)
+        if before is None:
+            stamp(grad, place, UNSET, renew=False)
+            self.totals[key] = grad
+            return
+        with self._backend.at(place, ""):
+            if key in self._added:
+                before.add_(grad)
+            else:  # the first one may share memory with what programs still read
+                self.totals[key] = before + grad
+                stamp(self.totals[key], place, UNSET, renew=False)
+                self._added.add(key)
+
+    def _drawn(self, microbatch: int, program: Program, given: list[Any]) -> Sequence[torch.Tensor]:
+        """Run a program that draws: from its microbatch's states, if there are any."""
+        with without_dispatch_modes(), without_torch_function():
+            for states in self._draws:
+                states.set(states.own[microbatch])
+        try:
+            return program.run(given)
+        finally:
+            with without_dispatch_modes(), without_torch_function():
+                for states in self._draws:
+                    states.have_drawn = True
+                    states.own[microbatch] = states.now()
+                    states.set(states.before)
+
+
+def _use(values: Values, slot: Slot) -> None:
+    """A value was read: after the last time it goes."""
+    left = values.left[slot] = values.left[slot] - 1
+    if not left:
+        values.by_slot.pop(slot, None)

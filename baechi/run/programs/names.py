@@ -1,0 +1,62 @@
+"""Which run of the plan each operation of a captured graph belongs to."""
+
+from typing import Any
+
+from torch import fx, nn
+
+from baechi.records.pipeline.units import NOWHERE, Units
+from baechi.records.plan import Plan
+
+RUN = "baechi_run"
+"""Of an operation's notes that survive tracing (`custom`), the one that says its run."""
+
+_NO_OPERATION = ("placeholder", "output", "get_attr")
+
+
+def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units) -> None:
+    """Note the run of each operation of a captured graph.
+
+    An operation of a layer belongs to the layer's run. Others (views, masks, functional ops) belong to the
+    run of what they read last, else of their first reader. None reads from a later run.
+
+    Args:
+        module: the graph.
+        model: the model that it was captured from, which has the plan's names.
+        plan: the plan.
+        units: its runs.
+    """
+    run_of_layer = {
+        name: run
+        for name, run in zip(plan.graph.code_order(), units.run_of, strict=True)
+        if run != NOWHERE and plan.graph.costs(name).kind == "layer"
+    }
+    path_of: dict[str, str] = {}
+    for path, one in model.named_modules():
+        path_of.setdefault(str(id(one)), path)
+    operations = [node for node in module.graph.nodes if node.op not in _NO_OPERATION]
+    runs: dict[fx.Node, int] = {}
+    for node in operations:
+        run = _run_of(node, path_of, run_of_layer)
+        before = [runs[one] for one in node.all_input_nodes if one in runs]
+        if run is not None or before:
+            runs[node] = max([*before, *([] if run is None else [run])])
+    for node in reversed(operations):
+        if node not in runs:
+            runs[node] = min([runs[one] for one in node.users if one in runs], default=0)
+    for node in operations:
+        runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
+        node.meta["custom"] = {**node.meta.get("custom", {}), RUN: runs[node]}
+
+
+def _run_of(node: fx.Node, path_of: dict[str, str], run_of_layer: dict[str, int]) -> int | None:
+    """The run of the layer that an operation is in; None if it is in none."""
+    stack: dict[Any, Any] = node.meta.get("nn_module_stack") or {}
+    for key in reversed(stack):
+        ident, _, number = str(key).partition("@")
+        path = path_of.get(ident)
+        while path:
+            for name in (f"{path}#{number}", path) if number else (path,):
+                if name in run_of_layer:
+                    return run_of_layer[name]
+            path = path.rpartition(".")[0]
+    return None

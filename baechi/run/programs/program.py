@@ -1,0 +1,263 @@
+"""A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.backend import AbstractBackend
+from baechi.records.pipeline.units import Units
+from baechi.run.programs.cutting import Cutting, Piece, constants_of
+from baechi.run.programs.joint import Backward, Joint, Uncapturable, joined
+from baechi.torchlib.private.graphs import inductor, inductor_decompositions
+
+Slot = int
+"""A value of a microbatch at a place: its own, or a copy."""
+
+_ADD = torch.ops.aten.add.Tensor
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """What runs a piece.
+
+    Args:
+        name: of the piece, in reports.
+        place: the device.
+        run: takes a list of values, which it may empty, and returns values.
+        position: when it runs in a microbatch.
+        reads: the slots of what it takes.
+        copies: of these, those that are copies: the slot, and that of the original.
+        makes: the slots of what it returns.
+        sends: by slot of what it returns, the copies that are sent on at once: their slots, and where to.
+        sent: the slots of copies that are sent to it: it need not fetch them.
+        outputs: by place among what it returns, the outputs of the model that it is.
+        written: by place among what it returns, the input whose new value it is.
+        gradients: by place among what it returns, the inputs whose gradient it is, or a part of that.
+        random: whether it draws random numbers.
+        after: the positions whose programs must have run.
+    """
+
+    name: str
+    place: str
+    run: Callable[[list[Any]], Sequence[Any]]
+    position: int
+    reads: tuple[Slot, ...]
+    copies: tuple[tuple[Slot, Slot], ...]
+    makes: tuple[Slot, ...]
+    sends: dict[Slot, dict[tuple[Slot, str], None]] = field(default_factory=dict)
+    sent: set[Slot] = field(default_factory=set)
+    outputs: tuple[tuple[int, int], ...] = ()
+    written: tuple[tuple[int, int], ...] = ()
+    gradients: tuple[tuple[int, int], ...] = ()
+    random: bool = False
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """The programs of one direction, for gradients of some outputs.
+
+    Args:
+        by_position: they, in order.
+        readers: by slot, how often programs read or fetch it.
+    """
+
+    by_position: Mapping[int, Program]
+    readers: Mapping[Slot, int]
+
+
+class Stage:
+    """A captured graph, ready to be made programs of.
+
+    Args:
+        captured: the graph, whose operations have notes of their runs.
+        examples: its inputs, of which only shapes and the like are kept.
+        units: the plan's runs and stages.
+        backend: the devices.
+        compiler: `"inductor"` or `"aot_eager"`.
+    """
+
+    def __init__(
+        self,
+        captured: fx.GraphModule,
+        examples: Sequence[Any],
+        units: Units,
+        backend: AbstractBackend,
+        compiler: str,
+    ) -> None:
+        self._backend, self._compiler = backend, compiler
+        decompositions = inductor_decompositions() if compiler == "inductor" else {}
+        self.joint: Joint = joined(captured, examples, decompositions)
+        self.cutting = Cutting(self.joint, units, self._device_at)
+        self._slots: dict[tuple[fx.Node, str | None], Slot] = {}
+        self.inputs = [None if node is None else self._slot(node) for node in self.joint.inputs]
+        self.tangents = {number: self._slot(node) for number, node in self.joint.tangents.items()}
+        self.constants = {self._slot(node): value for node, value in constants_of(self.joint).items()}
+        self._made: dict[tuple[frozenset[int], bool], Programs] = {}
+        self._check()
+
+    def tangent_place(self, number: int) -> str:
+        """Where the gradient of an output is wanted: where the output is made.
+
+        Args:
+            number: of the output.
+        """
+        node = self.joint.outputs[number]
+        assert isinstance(node, fx.Node)
+        return self._home(node) or self._backend.host
+
+    def slot_of(self, node: fx.Node) -> Slot:
+        """The slot of a value where it is made.
+
+        Args:
+            node: of the joint graph.
+        """
+        return self._slot(node)
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether forward draws random numbers."""
+        return any(one.random for one in self.programs(frozenset(), forward=True).by_position.values())
+
+    def check_in_parts(self, given: frozenset[int]) -> None:
+        """Raise if microbatches would not see what those before them wrote.
+
+        Args:
+            given: the outputs that get gradients.
+
+        Raises:
+            Uncapturable: a buffer is written by one run, and read by another.
+        """
+        programs = self.programs(given, forward=True).by_position.values()
+        for name in self.joint.written:
+            slot, where = self.inputs[name], set[int]()
+            for program in programs:
+                reads = slot in program.reads or any(slot == original for _, original in program.copies)
+                if reads or any(name == one for _, one in program.written):
+                    where.add(program.position)
+            if len(where) > 1:
+                raise Uncapturable(
+                    f"a buffer (input {name} of its graph) is written and read in several parts of the plan, "
+                    "so microbatches would not see what those before them wrote"
+                )
+
+    def programs(self, given: frozenset[int], *, forward: bool) -> Programs:
+        """The programs of one direction.
+
+        Args:
+            given: the outputs that get gradients.
+            forward: whether those of forward are asked for; they make what the backward reads.
+        """
+        key = given, forward
+        if key not in self._made:
+            self._made[key] = self._programs(given, forward=forward)
+        return self._made[key]
+
+    def _check(self) -> None:
+        for number, node in self.joint.gradients.items():
+            if self.cutting.is_value(node) or self.cutting.is_forward(self.cutting.position[node]):
+                raise Uncapturable(f"the gradient of input {number} of its graph is no result of a backward")
+
+    def _device_at(self, device: int) -> torch.device:
+        return self._backend.named_device(self._backend.names[device])
+
+    def _home(self, node: fx.Node) -> str | None:
+        """Where a node's value is made; None where that is not for programs to say."""
+        position = self.cutting.position.get(node)
+        return None if position is None else self._backend.names[self.cutting.device_of(position)]
+
+    def _slot(self, node: fx.Node, place: str | None = None) -> Slot:
+        return self._slots.setdefault((node, place), len(self._slots))
+
+    def _programs(self, given: frozenset[int], *, forward: bool) -> Programs:
+        backward = self.joint.backward(given)
+        parts = {number: self._terms(node, backward) for number, node in backward.gradients.items()}
+        pieces = self.cutting.pieces(backward, parts, forward=forward)
+        owners: dict[fx.Node, list[int]] = {}
+        for number, nodes in parts.items():
+            for node in nodes:
+                owners.setdefault(backward.of(node), []).append(number)
+        made = {position: self._program(piece, owners) for position, piece in pieces.items()}
+        makers = {slot: program for program in made.values() for slot in program.makes}
+        readers: dict[Slot, int] = {}
+        for program in made.values():
+            for slot in program.reads:
+                readers[slot] = readers.get(slot, 0) + 1
+            for copy, original in program.copies:
+                if original in makers:
+                    makers[original].sends.setdefault(original, {})[copy, program.place] = None
+                    program.sent.add(copy)
+                else:  # an input, or what forward made for backward: it is fetched when it is needed
+                    readers[original] = readers.get(original, 0) + 1
+        return Programs(made, readers)
+
+    def _terms(self, node: fx.Node, backward: Backward) -> list[fx.Node]:
+        """The gradients whose sum a gradient is, as far as they are made on several devices."""
+        waiting, found = [node], list[fx.Node]()
+        while waiting:
+            one = backward.of(waiting.pop())
+            sides = [side for side in one.all_input_nodes if side in self.cutting.position]
+            is_sum = one.target is _ADD and not one.kwargs and len(sides) == 2
+            if is_sum and len({self._home(side) for side in sides}) > 1:
+                waiting += sides
+            else:
+                found.append(one)
+        return found
+
+    def _program(self, piece: Piece, owners: Mapping[fx.Node, list[int]]) -> Program:
+        place = self._backend.names[self.cutting.device_of(piece.position)]
+        reads, copies, after = [], [], set[int]()
+        for node in piece.reads:
+            home = self._home(node)
+            slot = self._slot(node, None if home == place else place)
+            reads.append(slot)
+            if home != place:
+                copies.append((slot, self._slot(node)))
+            if home is not None:
+                after.add(self.cutting.position[node])
+        makes = tuple(map(self._slot, piece.makes))
+        where = {node: number for number, node in enumerate(piece.makes)}
+        joint = self.joint
+        outputs = [(where[node], n) for n, node in enumerate(joint.outputs) if node in where]
+        written = [(where[node], n) for n, node in joint.written.items() if node in where]
+        gradients = [(where[node], n) for node, ns in owners.items() if node in where for n in ns]
+        forward = self.cutting.is_forward(piece.position)
+        return Program(
+            name=f"{'forward' if forward else 'backward'} {piece.position}",
+            place=place,
+            run=self._compiled(piece),
+            position=piece.position,
+            reads=tuple(reads),
+            copies=tuple(copies),
+            makes=makes,
+            outputs=tuple(outputs),
+            written=tuple(written),
+            gradients=tuple(gradients),
+            random=piece.random,
+            after=tuple(sorted(after)),
+        )
+
+    def _compiled(self, piece: Piece) -> Callable[[list[Any]], Sequence[Any]]:
+        """A piece as a function; it is compiled when it is first called."""
+        function: Callable[..., Any] | None = None
+
+        def run(values: list[Any]) -> Sequence[Any]:
+            nonlocal function
+            if function is None:
+                function = self._function(piece)
+            found: Sequence[Any] = function(values)
+            return found
+
+        return run
+
+    def _function(self, piece: Piece) -> Callable[..., Any]:
+        if self._compiler == "inductor":
+            examples = [node.meta["val"] for node in piece.reads]
+            backward = not self.cutting.is_forward(piece.position)
+            return inductor(piece.module, examples, backward=backward)
+        forward = piece.module.forward
+        return lambda values: forward(*values)

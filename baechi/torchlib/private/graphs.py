@@ -1,0 +1,217 @@
+"""Whole models as graphs: what captures a model's code, and what traces a graph with its backward.
+
+Each name is looked up when a model is captured: the compiler takes seconds to import.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from baechi.torchlib.private.lookup import named
+from baechi.torchlib.private.patches import COMMON_DEVICE
+
+_PURPOSE = "capture models as graphs"
+_ABSENT: Any = object()
+
+
+@cache
+def _of(path: str, otherwise: Any = None) -> Any:
+    return named(path, _PURPOSE) if otherwise is None else named(path, _PURPOSE, otherwise)
+
+
+class Writes(NamedTuple):
+    """What captured code writes to objects that were there before the call.
+
+    Args:
+        refused: a write that cannot be done again at each call: of something that is no constant, or a number
+            that is another one each time. Empty if there is none.
+        change: whether others change something: they set constants.
+    """
+
+    refused: str
+    change: bool
+
+
+def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
+    """While this is open, calls of compiled functions capture as programs need it: no shape is a variable.
+
+    Args:
+        limit: so many captures of a function are kept.
+        quiet: functions that log, and may be left out of a graph.
+    """
+    config = _of("torch._dynamo.config")
+    found: AbstractContextManager[Any] = config.patch(
+        recompile_limit=limit,
+        automatic_dynamic_shapes=False,
+        specialize_float=True,
+        side_effect_replay_policy="warn",
+        ignore_logging_functions=config.ignore_logging_functions | quiet,
+    )
+    return found
+
+
+def compiled_whole(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose code is captured as one graph, anew for each kind of arguments.
+
+    Args:
+        function: any function.
+        backend: from a graph and examples of its inputs, what runs in its place.
+    """
+    compiled: Callable[..., Any] = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
+    return compiled
+
+
+def refusals() -> tuple[type[BaseException], ...]:
+    """The errors that say why a function is not captured."""
+    base: type[BaseException] = _of("torch._dynamo.exc.TorchDynamoException")
+    limit: type[BaseException] = _of("torch._dynamo.exc.FailOnRecompileLimitHit")
+    return base, limit
+
+
+def too_many() -> type[BaseException]:
+    """The error that says that a function was captured too often."""
+    found: type[BaseException] = _of("torch._dynamo.exc.FailOnRecompileLimitHit")
+    return found
+
+
+def writes_seen() -> Writes:
+    """In a backend: what the captured code writes to objects that were there before the call."""
+    translator = _of("torch._dynamo.symbolic_convert.InstructionTranslator").current_tx()
+    effects, change = translator.output.side_effects, False
+    old = tuple(
+        _of(f"torch._dynamo.variables.base.{kind}MutationExisting") for kind in ("Attribute", "Value")
+    )
+    for one in effects._get_modified_vars():
+        if not isinstance(one.mutation_type, old) or one.source is None:
+            continue
+        owner, written = getattr(one, "value", None), effects.store_attr_mutations.get(one, {})
+        sets = owner is not None and bool(written)
+        for name, value in written.items() if sets else ():
+            if not value.is_python_constant():
+                sets = False
+                break
+            new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
+            differs = type(new) is not type(before) or new != before
+            sets = sets and not (differs and type(new) in (int, float, complex))
+            change = change or differs
+        if not sets:
+            stacks = effects.mutation_user_stacks.get(one, [])
+            line = stacks[0][-1] if stacks and stacks[0] else None
+            where = "" if line is None else f" ({line.filename}:{line.lineno})"
+            return Writes(f"{', '.join(written) or 'items'} of a {one.python_type_name()}{where}", change)
+    return Writes("", change)
+
+
+def source_of(place: fx.Node) -> str:
+    """Where the value of a captured graph's input comes from, as an expression of Python.
+
+    Args:
+        place: the input.
+    """
+    given = place.meta.get("grapharg")
+    source = getattr(given, "source", None)
+    return "" if source is None else str(source.name)
+
+
+@contextmanager
+def devices_ignored() -> Iterator[None]:
+    """While this is open, shapes are found as if all tensors lay on one device."""
+
+    def common(function: Any, args: Sequence[Any]) -> tuple[torch.device, bool]:
+        fakes = [one for one in torch.utils._pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
+        known = [one.device for one in fakes if one.dim()] or [one.device for one in fakes]
+        away = [device for device in known if device.type != "cpu"]
+        return (away or known)[0], False
+
+    with COMMON_DEVICE.replaced(staticmethod(common)):
+        yield
+
+
+@contextmanager
+def joint_graph(
+    module: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]
+) -> Iterator[tuple[fx.GraphModule, Any]]:
+    """The graph of a module with its backward, without writes: what is written is one more output.
+
+    Args:
+        module: a captured graph.
+        args: its inputs.
+        decompositions: by operator, what it is made of.
+
+    Yields:
+        The graph, whose inputs and outputs say what they are (`role_of`); and torch's notes on outputs.
+    """
+    export = _of("torch._functorch.aot_autograd.aot_export_joint_with_descriptors")
+    with ExitStack() as stack:
+        made = export(stack, module, tuple(args), decompositions=decompositions)
+        yield made.graph_module, made._aot_state.fw_metadata
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an input or output of a joint graph is.
+
+    Args:
+        kind: `"input"`, `"tangent"`, `"output"`, `"written"` or `"gradient"`; a class of torch's for others.
+        index: of which input or output of the captured graph.
+    """
+
+    kind: str
+    index: int
+
+
+_KINDS = {
+    "PlainAOTInput": ("input", ()),
+    "PlainAOTOutput": ("output", ()),
+    "TangentAOTInput": ("tangent", ("output",)),
+    "InputMutationAOTOutput": ("written", ("mutated_input",)),
+    "GradAOTOutput": ("gradient", ("grad_of",)),
+}
+
+
+def role_of(descriptor: Any) -> Role | None:
+    """What an input or output of a joint graph is; None if it stands for nothing.
+
+    Args:
+        descriptor: torch's own.
+    """
+    if descriptor is None:
+        return None
+    kind, way = _KINDS.get(type(descriptor).__name__, (type(descriptor).__name__, ()))
+    for name in way:
+        descriptor = getattr(descriptor, name)
+    plain = type(descriptor).__name__ in ("PlainAOTInput", "PlainAOTOutput")
+    return Role(kind, descriptor.idx) if plain else Role(type(descriptor).__name__, -1)
+
+
+def is_own_output(info: Any) -> bool:
+    """Whether an output of a graph is neither an input nor a view of an input or of another output.
+
+    Args:
+        info: torch's note on the output.
+    """
+    return info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
+
+
+def inductor_decompositions() -> dict[Any, Any]:
+    """By operator, what inductor wants it to be made of."""
+    found: dict[Any, Any] = _of("torch._inductor.decomposition.select_decomp_table")()
+    return found
+
+
+def inductor(module: fx.GraphModule, examples: Sequence[Any], *, backward: bool) -> Callable[..., Any]:
+    """A graph of operators compiled by inductor; it takes a list of inputs, which it empties.
+
+    Args:
+        module: the graph.
+        examples: fake inputs.
+        backward: whether it is a backward.
+    """
+    compile_inner = _of("torch._inductor.compile_fx.compile_fx_inner")
+    made: Callable[..., Any] = compile_inner(module, list(examples), is_backward=backward)
+    return made

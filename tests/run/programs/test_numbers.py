@@ -1,0 +1,157 @@
+"""Steps as programs: losses, gradients and buffers of the loop over microbatches, or of the plain step."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from run.pipeline.by_loop import SEED, WithLoss, assert_as_loop, assert_same_gradients, doubled
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import baechi
+from baechi.run import runtime_of
+
+EXACT = baechi.Stages(backend="aot_eager")
+
+
+class Tied(nn.Module):
+    """An embedding that is the head as well, dropouts, batch norm, and writes across the plan's cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.drop = nn.Embedding(11, 8), nn.BatchNorm1d(8), nn.Dropout(0.2)
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        kept = hidden = self.table(x)
+        for layer in self.layers:
+            hidden = self.drop(layer(hidden).relu())
+            hidden += kept
+        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        return cross_entropy(self.head(hidden).flatten(0, 1), y.flatten())
+
+
+class Towers(nn.Module):
+    """Two stacks that meet at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Sequential(*self._rows()), nn.Sequential(*self._rows())
+
+    @staticmethod
+    def _rows() -> Iterator[nn.Module]:
+        for _ in range(2):
+            yield nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        apart: Tensor = self.left(x).mean(1) - self.right(y).mean(1)
+        return apart.square().mean()
+
+
+def tied() -> tuple[nn.Module, dict[str, Any]]:
+    return Tied(), {"x": torch.randint(11, (8, 3)), "y": torch.randint(11, (8, 3))}
+
+
+def towers() -> tuple[nn.Module, dict[str, Any]]:
+    return Towers(), {"x": torch.randn(8, 3, 8), "y": torch.randn(8, 3, 8)}
+
+
+def made(build: Callable[[], tuple[nn.Module, dict[str, Any]]]) -> tuple[nn.Module, dict[str, Any]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, inputs = build()
+        return model.double().train(), doubled(inputs)
+
+
+ORDERS = [(2, "gpipe", 2), (4, "1f1b", 3), (4, "auto", 4)]
+CASES = [
+    *[pytest.param(tied, *order) for order in ORDERS[1:]],
+    pytest.param(tied, *ORDERS[0], marks=pytest.mark.full),
+    *[pytest.param(towers, *order, marks=pytest.mark.full) for order in ORDERS],
+]
+
+
+@pytest.mark.parametrize(("build", "number", "order", "devices"), CASES)
+def test_as_the_loop(build: Any, number: int, order: str, devices: int) -> None:
+    model, inputs = made(build)
+    assert_as_loop(model, inputs, number, devices=devices, order=order, compile=EXACT)
+    assert runtime_of(model).counts["programs"] >= 2 * number
+
+
+def step(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """Two steps; returns the last loss."""
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(SEED)
+        loss: Tensor = model(**inputs)
+        loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("build", [tied, pytest.param(towers, marks=pytest.mark.full)])
+@pytest.mark.parametrize("emulated", [False, True])
+def test_as_the_plain_step(build: Any, emulated: bool) -> None:
+    model, inputs = made(build)
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(3)
+    baechi.distribute(model, inputs, cluster=cluster, placer="random:2", compile=EXACT)
+    expected = step(plain, inputs)
+    with cluster if emulated else contextlib.nullcontext():
+        loss = step(model, inputs)
+    assert torch.equal(loss, expected)
+    assert_same_gradients(model, plain)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, plain.get_buffer(name)), name
+    assert runtime_of(model).counts["programs"] >= 2
+
+
+def test_three_steps_of_an_optimizer() -> None:
+    model, inputs = made(tied)
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(2)
+    baechi.distribute(model, inputs, cluster=cluster, placer="even", compile=EXACT)
+    for one in (plain, model):
+        torch.manual_seed(SEED)
+        optimizer = torch.optim.AdamW(one.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            one(**inputs).backward()
+            nn.utils.clip_grad_norm_(one.parameters(), 1.0)
+            optimizer.step()
+    for name, weight in model.named_parameters():
+        assert torch.allclose(weight, plain.get_parameter(name), rtol=0, atol=1e-12), name
+
+
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 16}, "GPT2Config"),
+    "bert": (
+        "BertForMaskedLM",
+        {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+        "BertConfig",
+    ),
+    "t5": (
+        "T5ForConditionalGeneration",
+        {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0},
+        "T5Config",
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize(("number", "order"), [(2, "gpipe"), (4, "interleaved")])
+def test_transformers_as_the_loop(name: str, number: int, order: str) -> None:
+    library = pytest.importorskip("transformers")
+    kind, options, config = TRANSFORMERS[name]
+
+    def build() -> tuple[nn.Module, dict[str, Any]]:
+        model = getattr(library, kind)(getattr(library, config)(vocab_size=50, **options))
+        ids = torch.randint(50, (8, 6))
+        return WithLoss(model, lambda out: out["loss"].double()), {"input_ids": ids, "labels": ids}
+
+    model, inputs = made(build)
+    assert_as_loop(model, inputs, number, order=order, compile=EXACT)
+    assert runtime_of(model).counts["programs"] >= 2 * number
