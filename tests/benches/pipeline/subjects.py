@@ -135,7 +135,7 @@ def sized(*, quick: bool, only: Collection[str] = ()) -> Iterator[tuple[str, int
 
     Args:
         quick: towers and skips alone, small.
-        only: their names; all unless given.
+        only: how their names begin; all unless given.
 
     Yields:
         A name, the usual batch, and what makes the model in training mode with its inputs. Those of
@@ -148,12 +148,12 @@ def sized(*, quick: bool, only: Collection[str] = ()) -> Iterator[tuple[str, int
     }
     if not quick:
         made |= {name: partial(_with_loss, maker) for name, maker in _makers()}
-    unknown = set(only) - set(made)
+    unknown = [begin for begin in only if not any(name.startswith(begin) for name in made)]
     if unknown:
         known = ", ".join(made)
         raise ValueError(f"there is no model {', '.join(sorted(unknown))}: there are {known}")
     for name, make in made.items():
-        if not only or name in only:
+        if name.startswith(tuple(only) or ""):
             yield name, _FEW_ROWS if quick else _BATCHES[name], make
 
 
