@@ -58,7 +58,7 @@ class LayerGraph(DiGraph, AbstractRecord):
             layers.add_edges_from([(str(source), str(target), attributes)])
         layers.check()
         for _, data in layers.nodes(data=True):
-            data.update(LayerCosts.read(data, "splits", "shard"))
+            data.update(LayerCosts.read(data, "reads", "splits", "shard"))
         return layers
 
     @property
@@ -321,7 +321,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         if wrong:
             raise malformed(*wrong)
         for _, data in graph.nodes(data=True):
-            data.update(LayerCosts.read(data, "splits", "shard"))
+            data.update(LayerCosts.read(data, "reads", "splits", "shard"))
         return graph
 
 

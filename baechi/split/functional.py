@@ -67,7 +67,8 @@ def _readers(
         names = (f"{layer}.{weight}", *splits["tied"].get(weight, ()))
         holder = _holder(graph, names)
         for name, reads in ops.items() if holder else ():
-            if [how for own, how in reads.items() if own in names] == [{"shape": shape, "place": 1}]:
+            found = [(tuple(how["shape"]), how["place"]) for own, how in reads.items() if own in names]
+            if found == [(tuple(shape), 1)]:
                 yield name, _Reader(holder, names, list(shape))
 
 

@@ -177,6 +177,16 @@ def test_the_weight_travels_nowhere(tmp_path: Path) -> None:
     assert_same(baechi.restore(copied), plain)
 
 
+def test_graphs_from_files() -> None:
+    """A graph is split alike where it was made, as a copy, and from a file."""
+    made = baechi.profile(Reads(), BATCH)
+    graphs = [made, made.noted(outputs="device"), baechi.LayerGraph.from_json(made.to_json())]
+    assert [set(baechi.split(graph, "embed", 2)) for graph in graphs] == [
+        set(baechi.split(made, "embed", 2))
+    ] * 3
+    assert "glue:/linear#0[1]" in baechi.split(made, "embed", 2)
+
+
 def test_a_weight_that_is_written_between() -> None:
     """The op reads it as it is then."""
     model, plain = twins(Writes)
