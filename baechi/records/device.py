@@ -174,7 +174,7 @@ class HostCosts:
         lane_op_s: more for a functional op in a microbatch.
         boundary_s: for each tensor that crosses between stages of a pipeline.
         waiting_gradient_s: for each weight in a step in microbatches, whose gradients are handed over.
-        split_layer_s: more for a call of a split layer, whose shards are given theirs of the weights.
+        split_layer_s: more for a call of a split layer, whose shards are given their parts of the weights.
         chunk_s: for each chunk that `dispatch` runs.
         measured_on: the machine, Python and torch of these figures.
 
@@ -261,7 +261,7 @@ class HostCosts:
         )
 
     def seconds(self, what: HostWork) -> float:
-        """What one shard of work takes.
+        """What one piece of work takes.
 
         Args:
             what: the work.
