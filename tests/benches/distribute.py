@@ -38,6 +38,7 @@ class Row:
     Args:
         model: its name.
         deep: whether it is one of the deep ones.
+        aside: whether it was set aside; see `families`.
         layers: how many nodes were placed.
         plain_s: a forward and backward of the plain model, the least of a few.
         run_s: of `profile`, the run under watch.
@@ -49,6 +50,7 @@ class Row:
 
     model: str
     deep: bool
+    aside: bool
     layers: int
     plain_s: float
     run_s: float
@@ -77,7 +79,7 @@ def measure(*, quick: bool = False) -> Figures:
     """Measure, and show.
 
     Args:
-        quick: one small model.
+        quick: one small model of each list.
     """
     rows = costs(quick=quick)
     return Figures((table(rows),), [asdict(row) | {"ratio": row.ratio} for row in rows])
@@ -87,10 +89,10 @@ def costs(*, quick: bool = False) -> list[Row]:
     """Distribute all models of the families for two emulated devices.
 
     Args:
-        quick: one small model.
+        quick: one small model of each list.
 
     Returns:
-        Small ones first.
+        Small ones first, of each kind those set aside last.
     """
     with _one_thread():
         return _rows(quick=quick)
@@ -99,10 +101,11 @@ def costs(*, quick: bool = False) -> list[Row]:
 def _rows(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for deep in (False,) if quick else (False, True):
-        for name, build in islice(families(deep=deep), 1 if quick else None):
-            if not rows:
-                _row("", build(), deep=deep)  # compiled code is loaded
-            rows.append(_row(name, build(), deep=deep))
+        for aside in (False, True):
+            for name, build in islice(families(deep=deep, aside=aside), 1 if quick else None):
+                if not rows:
+                    _row("", build(), deep=deep, aside=aside)  # compiled code is loaded
+                rows.append(_row(name, build(), deep=deep, aside=aside))
     return rows
 
 
@@ -114,13 +117,14 @@ def table(rows: list[Row]) -> Table:
     """
     parts = ("run", "graph", "placers", "search", "assign")
     shown = table_of(
-        "What distribute costs; parts in percent",
+        "What distribute costs; parts in percent (* set aside)",
         ("model",),
         ("layers", "plain, ms", "distribute, s", "times plain", *parts),
     )
     for row in rows:
+        name = f"{row.model}{'*' if row.aside else ''}"
         cells = [f"{row.layers:,}", f"{row.plain_s * 1e3:.1f}", f"{row.distribute_s:.2f}", f"{row.ratio:.0f}"]
-        shown.add_row(row.model, *cells, *_percent([row]))
+        shown.add_row(name, *cells, *_percent([row]))
     for deep in (False, True):
         some = [row for row in rows if row.deep is deep]
         if some:
@@ -135,7 +139,7 @@ def _percent(rows: list[Row]) -> list[str]:
     return [f"{100 * median(column):.0f}" for column in zip(*shares, strict=True)]
 
 
-def _row(name: str, example: tuple[nn.Module, Any], *, deep: bool) -> Row:
+def _row(name: str, example: tuple[nn.Module, Any], *, deep: bool, aside: bool) -> Row:
     model, inputs = example
     cluster, given = Cluster.virtual(_DEVICES), Inputs.of(inputs)
     plain_s = min([_timed(lambda: _plain(model, given))[0] for _ in range(_PLAIN_TIMES)])
@@ -147,7 +151,7 @@ def _row(name: str, example: tuple[nn.Module, Any], *, deep: bool) -> Row:
     assign_s, _ = _timed(lambda: assign(model, plan))
     rest_s = max(0.0, profile_s - run_s), max(0.0, place_s - placers_s)
     parts_s = profile_s - rest_s[0], rest_s[0], place_s - rest_s[1], rest_s[1], assign_s
-    return Row(name, deep, len(plan.device_of), plain_s, *parts_s)
+    return Row(name, deep, aside, len(plan.device_of), plain_s, *parts_s)
 
 
 def _plain(model: nn.Module, inputs: Inputs) -> None:

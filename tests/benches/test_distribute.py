@@ -15,7 +15,7 @@ def test_json(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["distribute", "--quick", "--json", str(tmp_path / "out")])
     assert done.exit_code == 0
     rows = json.loads((tmp_path / "out").read_text())
-    assert len(rows) == 1
+    assert {row["aside"] for row in rows} == {False, True}
     for row in rows:
         parts_s = [row[f"{part}_s"] for part in ("run", "graph", "placers", "search", "assign")]
         assert min(parts_s) >= 0
@@ -24,4 +24,4 @@ def test_json(tmp_path: Path) -> None:
 
 def test_ratio() -> None:
     """Stages over a plain forward and backward."""
-    assert Row("m", False, 3, 0.5, 1.0, 0.5, 0.25, 0.25, 0.0).ratio == 4
+    assert Row("m", False, False, 3, 0.5, 1.0, 0.5, 0.25, 0.25, 0.0).ratio == 4

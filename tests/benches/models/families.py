@@ -1,6 +1,7 @@
 """Models of many families, small ones and deep ones: what capture and planning take their time with.
 
-Each is computed in moments on a CPU: narrow, with few tokens. The deep ones have 900 to 4,000 layers.
+Each is computed in moments on a CPU: narrow, with few tokens. The deep ones have 500 to 5,000 layers,
+but one of 300 with an edge for each pair of layers.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,17 +32,18 @@ _WAVES = _PATCHES | {"conv_dim": (32, 32), "conv_stride": (5, 2), "conv_kernel":
 _WAVES |= {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
 
 
-def families(*, deep: bool) -> Iterator[tuple[str, Build]]:
+def families(*, deep: bool, aside: bool) -> Iterator[tuple[str, Build]]:
     """What there is.
 
     Args:
-        deep: those of 900 to 4,000 layers; else small ones.
+        deep: those of 500 to 5,000 layers; else small ones.
+        aside: those set aside, to be looked at when all others are fast.
 
     Yields:
         A name, and what builds the model, in training mode, with its inputs. Those of transformers only
         if it is installed.
     """
-    own, theirs = _OWN[deep], _THEIRS[deep]
+    own, theirs = _OWN[deep, aside], _THEIRS[deep, aside]
     for name, build in own.items():
         yield name, partial(_seeded, build)
     for name, make in theirs.items() if find_spec("transformers") is not None else ():
@@ -71,9 +73,41 @@ class _Branches(nn.Module):
         return x
 
 
+class _Dense(nn.Module):
+    """Each layer reads all before it."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(_FEATURES * (1 + n), _FEATURES) for n in range(layers)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        known = [x]
+        for layer in self.layers:
+            known.append(layer(torch.cat(known, -1)))
+        return known[-1]
+
+
+class _Residual(nn.Module):
+    """Convolutions, normalised, with additions in place around each pair."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(_convolution(), _convolution()) for _ in range(blocks)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x) + x
+        return x
+
+
 def _chain(depth: int) -> nn.Sequential:
     layers = [nn.ReLU() if n % 2 else nn.Linear(_FEATURES, _FEATURES) for n in range(depth)]
     return nn.Sequential(*layers)
+
+
+def _convolution() -> nn.Sequential:
+    layer = nn.Conv2d(_FEATURES, _FEATURES, 3, padding=1, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(_FEATURES), nn.ReLU(inplace=True))
 
 
 def _own(model: Callable[..., nn.Module], *sizes: int, shape: tuple[int, ...] = (2, _FEATURES)) -> Example:
@@ -152,23 +186,31 @@ def _swin(*depths: int) -> dict[str, Any]:
     }
 
 
-_OWN: dict[bool, dict[str, Build]] = {
-    False: {
-        "inception-v3": partial(_zoo, "inception-v3"),
-        "gnmt": partial(_zoo, "gnmt"),
+_OWN: dict[tuple[bool, bool], dict[str, Build]] = {
+    (False, False): {"inception-v3": partial(_zoo, "inception-v3"), "gnmt": partial(_zoo, "gnmt")},
+    (False, True): {
         "transformer": partial(_zoo, "transformer"),
         "branches": partial(_own, _Branches, 4, 3, 5),
     },
-    True: {"chain": partial(_own, _chain, 4000)},
+    (True, False): {
+        "chain": partial(_own, _chain, 4000),
+        "branches": partial(_own, _Branches, 50, 4, 9),
+    },
+    (True, True): {
+        "dense": partial(_own, _Dense, 150),
+        "residual": partial(_own, _Residual, 120, shape=(2, _FEATURES, 4, 4)),
+    },
 }
-_THEIRS: dict[bool, dict[str, Build]] = {
-    False: {
+_THEIRS: dict[tuple[bool, bool], dict[str, Build]] = {
+    (False, False): {
         "gpt2": partial(_text, "gpt2", _GPT | {"n_layer": 2}),
         "bert": partial(_masked, "bert", _TEXT | {"num_hidden_layers": 2}),
         "t5": partial(_translation, "t5", _T5 | {"num_layers": 2}),
         "vit": partial(_images, "vit", _PATCHES | {"num_hidden_layers": 2}),
         "mixtral": partial(_text, "mixtral", _experts(2)),
         "wav2vec2": partial(_waves, "wav2vec2", _WAVES | {"num_hidden_layers": 2}),
+    },
+    (False, True): {
         "llama": partial(_text, "llama", _GROUPED | {"num_hidden_layers": 2}),
         "clip": partial(_both, "clip", _clip(2)),
         "bart": partial(_translation, "bart", _halves(2, _BART)),
@@ -176,8 +218,16 @@ _THEIRS: dict[bool, dict[str, Build]] = {
         "swin": partial(_images, "swin", _swin(2, 2)),
         "mamba": partial(_text, "mamba", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 99}),
     },
-    True: {
+    (True, False): {
         "llama": partial(_text, "llama", _GROUPED | {"num_hidden_layers": 96}),
+        "bert": partial(_masked, "bert", _TEXT | {"num_hidden_layers": 64}),
+        "whisper": partial(_spoken, "whisper", _whisper(32)),
+        "swin": partial(_images, "swin", _swin(6, 48)),
+    },
+    (True, True): {
+        "gpt2": partial(_text, "gpt2", _GPT | {"n_layer": 64}),
         "t5": partial(_translation, "t5", _T5 | {"num_layers": 48}),
+        "mixtral": partial(_text, "mixtral", _experts(80)),
+        "clip": partial(_both, "clip", _clip(48)),
     },
 }
