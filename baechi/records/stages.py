@@ -25,7 +25,7 @@ class Stages:
     """
 
     backend: ProgramBackend = "inductor"
-    limit: int = 16
+    limit: int = 8
     required: bool = True
 
     def __post_init__(self) -> None:

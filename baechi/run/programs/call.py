@@ -26,12 +26,14 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
-from baechi.run.programs.capture import Bound, Captures
+from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.joint import Uncapturable
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Stage
 from baechi.run.runtime import Runtime
 from baechi.torchlib.tensors.pytree import tensors_in
+
+_AS_PROGRAMS = "as programs", "distribute the model without compile="
 
 
 def call_whole(
@@ -53,17 +55,22 @@ def call_whole(
     if bounds is None:
         return as_written()
     backend = runtime.backend
+    try:
+        whole = _Whole(runtime, bounds[0], inputs)
+    except Uncapturable as error:
+        runtime.captures.refuse(kind_of_call(model, inputs), error)
+        return as_written()
     runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
     with backend.step() as runtime.measure:
         backend.spend("step", backend.host)
-        return _Whole(runtime, bounds[0], inputs).run()
+        return whole.run()
 
 
 class _Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
-        captures: Captures = runtime.captures
-        self._stage = bound.captured.stage(runtime, bound.flat, captures.compiler(runtime))
+        compiler = runtime.captures.compiler(runtime)
+        self._stage = bound.captured.stage(runtime, bound.flat, compiler)
         given = frozenset(self._stage.tangents)
         self._values = Values(self._stage, bound.flat, given)
         self._loop = Loop(self._backend, [self._values])
@@ -86,7 +93,7 @@ class _Whole:
         if numbers:
             leaves = leaves_of([self._values])
             go = partial(self._go_back, numbers, leaves, backward)
-            handed = handed_over([outputs[number] for number in numbers], leaves, go)
+            handed = handed_over([outputs[number] for number in numbers], leaves, go, _AS_PROGRAMS)
             for number, value in zip(numbers, handed, strict=True):
                 outputs[number] = value
         return self._bound.result(outputs, deep=True)
@@ -134,7 +141,7 @@ def call_in_parts(
     try:
         return _InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
     except Uncapturable as error:
-        runtime.captures.refuse(model, error)
+        runtime.captures.refuse(kind_of_call(model, parts.parts[0]), error)
         return None
 
 
@@ -165,9 +172,6 @@ class _InParts:
         microbatches: how its step is split.
         asked: the list of tasks, and the batch.
         bounds: by microbatch, its graph.
-
-    Raises:
-        Uncapturable: microbatches would not see what those before them wrote.
     """
 
     def __init__(
@@ -189,7 +193,6 @@ class _InParts:
         self._values = []
         for number, (bound, stage) in enumerate(zip(bounds, stages, strict=True)):
             given = frozenset(self._losses[number : number + 1] or stage.tangents)
-            stage.check_in_parts(given)
             self._values.append(Values(stage, bound.flat, given))
         random = any(stage.is_random for stage in stages)
         self._draws = random_states(self._backend, (), len(bounds)) if random else []
@@ -328,16 +331,22 @@ def in_order(order: Sequence[Task], values: Sequence[Values]) -> Iterator[tuple[
         Whether it is a forward, the microbatch, and the position.
     """
     needs: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    touched: dict[int, set[tuple[int, int]]] = {}
     for number, one in enumerate(values):
-        random = None
+        random, written = None, one.touching()
         for program in one.all_programs():
             found = {(number, position) for position in program.after}
             if number and one.is_forward(program.position):
                 found.add((number - 1, program.position))
+            for name, positions in written.items():
+                if program.position in positions:
+                    found |= touched.get(name, set())
             if random is not None and program.random:
                 found.add((number, random))
             random = program.position if program.random else random
             needs[number, program.position] = found
+        for name, positions in written.items():
+            touched[name] = {(number, position) for position in positions}
     for found in needs.values():
         found &= needs.keys()
     waiting: list[tuple[bool, int, int]] = []

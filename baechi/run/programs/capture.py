@@ -8,6 +8,7 @@ import copy
 import logging
 import threading
 import types
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,7 @@ from baechi.torchlib.private.graphs import (
     writes_seen,
 )
 from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
+from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -84,9 +86,17 @@ class Captured:
             compiler: what makes the programs.
         """
         if compiler not in self._stages:
-            backend = runtime.backend
-            with unwatched(), devices_ignored():
-                made = Stage(self.module, flat, units_of(runtime.plan), backend, compiler)
+            units = units_of(runtime.plan)
+            try:
+                with unwatched(), devices_ignored():
+                    made = Stage(self.module, flat, units, runtime.backend, compiler)
+            except Uncapturable:
+                raise
+            except Exception as error:  # whatever torch says of its graph
+                said = next(iter(str(error).strip().splitlines()), "")
+                raise Uncapturable(
+                    f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
+                ) from error
             self._stages[compiler] = made
         return self._stages[compiler]
 
@@ -193,7 +203,8 @@ class Captures:
         Raises:
             Uncapturable: a model that must be captured cannot be.
         """
-        if _kind(model) in self.why:
+        kind = kind_of_call(model, parts[0])
+        if kind in self.why:
             return None
         seen = _who_sees(model)
         if seen:
@@ -202,26 +213,27 @@ class Captures:
         with self._alone:
             try:
                 _refuse_plan(runtime)
+                _refuse_draws(model)
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
             except Uncapturable as error:
-                self.refuse(model, error)
+                self.refuse(kind, error)
             except _TooMany as error:
                 self.tell(str(error))
         return None
 
-    def refuse(self, model: nn.Module, error: Uncapturable) -> None:
-        """From now on calls of this kind run as the code is written, if they may.
+    def refuse(self, kind: Hashable, error: Uncapturable) -> None:
+        """From now on calls of a kind run as the code is written, if they may: steps of training may not.
 
         Args:
-            model: the model.
+            kind: see `kind_of_call`.
             error: why.
 
         Raises:
             Uncapturable: they may not.
         """
-        if self.options.required:
+        if self.options.required and torch.is_grad_enabled():
             raise error
-        self.why[_kind(model)] = str(error)
+        self.why[kind] = str(error)
         self.tell(str(error))
 
     def tell(self, why: str) -> None:
@@ -266,7 +278,8 @@ class Captures:
             capturing(self.options.limit, _loggers()),
         ):
             try:
-                with devices_ignored():
+                with devices_ignored(), warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "While compiling, we found certain side effects")
                     template = self._compiled(original_forward(model), loss, part.args, part.kwargs)
             except too_many():
                 raise _TooMany(
@@ -285,12 +298,15 @@ class Captures:
     ) -> Callable[..., Any]:
         writes = writes_seen()
         if writes.refused:
-            raise Uncapturable(f"its code writes {writes.refused}, which was there before the call")
+            where = line_in(writes.stack)
+            raise Uncapturable(
+                f"its code writes {writes.refused}, which was there before the call{where and f' ({where})'}"
+            )
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         if not all(isinstance(one, torch.Tensor) for one in examples):
             raise Uncapturable("numbers that change from call to call are inputs of its graph")
         sources = list(map(source_of, places))
-        given = tuple([source.startswith(("L['args']", "L['kwargs']")) for source in sources])
+        given = tuple([not source.startswith(("L['forward']", "L['loss']", "G[")) for source in sources])
         note_runs(module, model, runtime.plan, units_of(runtime.plan))
         (end,) = [node for node in module.graph.nodes if node.op == "output"]
         captured = Captured(
@@ -304,13 +320,20 @@ class Captures:
         return run
 
 
-def _kind(model: nn.Module) -> Hashable:
-    return model.training, torch.is_grad_enabled()
+def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
+    """What calls have in common of which one was not captured.
+
+    Args:
+        model: the model.
+        inputs: what it is called with.
+    """
+    given = *map(type, inputs.args), *[(name, type(value)) for name, value in inputs.kwargs.items()]
+    return model.training, torch.is_grad_enabled(), given
 
 
 def _who_sees(model: nn.Module) -> str:
     """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
-    if has_hooks_inside(model):
+    if has_hooks_inside(model) or any(map(_hooks_backward, model.modules())):
         return "with hooks on modules inside of it, which see the values of each step"
     if current_transform() is not None or forward_ad_level() >= 0:
         return "inside of a transform of torch.func, or with dual numbers"
@@ -320,6 +343,10 @@ def _who_sees(model: nn.Module) -> str:
         return "under a dispatch mode" if dispatch_mode_count() else ""
 
 
+def _hooks_backward(module: nn.Module) -> bool:
+    return bool(backward_hooks(module) or backward_pre_hooks(module))
+
+
 def _refuse_plan(runtime: Runtime) -> None:
     """Raise if a plan asks for what programs do not do.
 
@@ -327,11 +354,23 @@ def _refuse_plan(runtime: Runtime) -> None:
         Uncapturable: it does.
     """
     if runtime.plan.recompute:
-        raise Uncapturable(
-            "its plan runs modules again in backward (recompute=), which programs do not do yet"
-        )
+        raise Uncapturable("its plan runs modules again in backward (recompute=), which programs do not")
     if runtime.cuts or runtime.plan.graph.says("tile"):
-        raise Uncapturable("its plan splits layers over devices (split=), which programs do not do yet")
+        raise Uncapturable("its plan splits layers over devices (split=), which programs do not")
+
+
+def _refuse_draws(model: nn.Module) -> None:
+    """Raise if programs would draw other numbers than the code.
+
+    Raises:
+        Uncapturable: a recurrent layer drops between its own layers, in an order of its own.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
+            raise Uncapturable(
+                f"{name} is a {type(module).__name__} with dropout between its layers, whose draws torch's "
+                "compiler makes in another order: use one for each layer, and nn.Dropout between"
+            )
 
 
 class _TooMany(Exception):
@@ -371,7 +410,7 @@ def _reason(model: nn.Module, error: BaseException) -> str:
     text = str(getattr(error, "msg", None) or error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
-    explained = next((line for line in lines if line.startswith("Explanation:")), "")
+    explained = next((line for line in lines if line.startswith(("Explanation:", "Caused by:"))), "")
     where = line_in(getattr(error, "real_stack", None) or ())
     return (
         f"this {type(model).__name__} does not run as programs: {said}{explained and f' ({explained})'}"

@@ -34,7 +34,7 @@ class Values:
 
     def __init__(self, stage: Stage, flat: Sequence[Any], given: frozenset[int]) -> None:
         self.stage, self.flat, self._given = stage, flat, given
-        self.by_slot: dict[Slot, Any] = dict(stage.constants)
+        self.by_slot: dict[Slot, torch.Tensor] = dict(stage.constants)
         self.slot_of: dict[int, Slot] = {}
         for slot, value in zip(stage.inputs, flat, strict=True):
             if slot is not None:
@@ -63,6 +63,11 @@ class Values:
         """The programs of forward, then of backward as it may be."""
         yield from self.forward.by_position.values()
         yield from self.stage.programs(self._given, forward=False).by_position.values()
+
+    def touching(self) -> dict[int, set[int]]:
+        """By `id` of an input that is written, the positions of forward that read or write it."""
+        found = self.stage.touching(self._given)
+        return {id(self.flat[name]): positions for name, positions in found.items()}
 
     def is_forward(self, position: int) -> bool:
         """Whether a position is one of forward.
@@ -111,7 +116,10 @@ class Values:
         Args:
             tangents: by output, its gradient.
         """
-        self.backward = self.stage.programs(frozenset(tangents), forward=False)
+        pattern = frozenset(tangents)
+        self.backward = self.stage.programs(pattern, forward=False)
+        if pattern != self._given:  # forward is over
+            self.left = dict(self.backward.readers)
         for number, grad in tangents.items():
             self.by_slot[self.stage.tangents[number]] = grad
 
@@ -174,10 +182,9 @@ class Loop:
                     value = transfer(value, self._backend, home)
                 with self._backend.at(home, ""):
                     tensor.copy_(value)
-        for values in self._values:
-            for tensor in values.flat:
-                slot = values.slot_of.get(id(tensor))
-                if slot in values.by_slot and isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+        for values in self._values:  # what is kept of weights are often views of them
+            for tensor in values.by_slot.values():
+                if not tensor.is_inference():
                     self._versions.append((tensor, tensor._version))
 
     def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -199,7 +206,7 @@ class Loop:
                     grad = one if backend.place_of(one) == home else transfer(one, backend, home)
                     with backend.at(home, ""):
                         total = grad if total is None else total + grad
-                if total is not None:
+                if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
                         with backend.at(home, ""):
@@ -217,9 +224,9 @@ class Loop:
         for tensor, version in self._versions:
             if tensor._version != version:
                 raise BaechiError(
-                    f"a weight or input of shape {tuple(tensor.shape)}, which backward reads, was written "
-                    "between the model's call and backward(): call backward() first (optimizer.step() after "
-                    "it), or give distribute compile=None"
+                    f"a weight or input, seen in the shape {tuple(tensor.shape)}, which backward reads, was "
+                    "written between the model's call and backward(): call optimizer.step() after backward(), "
+                    "or distribute the model without compile="
                 )
         self._versions = []
 

@@ -123,27 +123,21 @@ class Stage:
         """Whether forward draws random numbers."""
         return any(one.random for one in self.programs(frozenset(), forward=True).by_position.values())
 
-    def check_in_parts(self, given: frozenset[int]) -> None:
-        """Raise if microbatches would not see what those before them wrote.
+    def touching(self, given: frozenset[int]) -> dict[int, set[int]]:
+        """By input that is written, the positions of forward that read or write it.
 
         Args:
             given: the outputs that get gradients.
-
-        Raises:
-            Uncapturable: a buffer is written by one run, and read by another.
         """
         programs = self.programs(given, forward=True).by_position.values()
+        found: dict[int, set[int]] = {}
         for name in self.joint.written:
-            slot, where = self.inputs[name], set[int]()
+            slot, where = self.inputs[name], found.setdefault(name, set())
             for program in programs:
                 reads = slot in program.reads or any(slot == original for _, original in program.copies)
                 if reads or any(name == one for _, one in program.written):
                     where.add(program.position)
-            if len(where) > 1:
-                raise Uncapturable(
-                    f"a buffer (input {name} of its graph) is written and read in several parts of the plan, "
-                    "so microbatches would not see what those before them wrote"
-                )
+        return found
 
     def programs(self, given: frozenset[int], *, forward: bool) -> Programs:
         """The programs of one direction.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from traceback import FrameSummary
 from typing import Any, NamedTuple
 
 import torch
@@ -31,10 +32,12 @@ class Writes(NamedTuple):
         refused: a write that cannot be done again at each call: of something that is no constant, or a number
             that is another one each time. Empty if there is none.
         change: whether others change something: they set constants.
+        stack: where what is refused is written.
     """
 
     refused: str
     change: bool
+    stack: Sequence[FrameSummary] = ()
 
 
 def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
@@ -49,6 +52,7 @@ def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
         recompile_limit=limit,
         automatic_dynamic_shapes=False,
         specialize_float=True,
+        allow_rnn=True,
         side_effect_replay_policy="warn",
         ignore_logging_functions=config.ignore_logging_functions | quiet,
     )
@@ -68,9 +72,11 @@ def compiled_whole(function: Callable[..., Any], backend: Callable[..., Any]) ->
 
 def refusals() -> tuple[type[BaseException], ...]:
     """The errors that say why a function is not captured."""
-    base: type[BaseException] = _of("torch._dynamo.exc.TorchDynamoException")
-    limit: type[BaseException] = _of("torch._dynamo.exc.FailOnRecompileLimitHit")
-    return base, limit
+    return (
+        _of("torch._dynamo.exc.TorchDynamoException"),
+        _of("torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"),
+        _of("torch.fx.experimental.symbolic_shapes.ConstraintViolationError"),
+    )
 
 
 def too_many() -> type[BaseException]:
@@ -100,10 +106,9 @@ def writes_seen() -> Writes:
             sets = sets and not (differs and type(new) in (int, float, complex))
             change = change or differs
         if not sets:
-            stacks = effects.mutation_user_stacks.get(one, [])
-            line = stacks[0][-1] if stacks and stacks[0] else None
-            where = "" if line is None else f" ({line.filename}:{line.lineno})"
-            return Writes(f"{', '.join(written) or 'items'} of a {one.python_type_name()}{where}", change)
+            stacks = effects.mutation_user_stacks.get(one) or [()]
+            what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
+            return Writes(what, change, stacks[0])
     return Writes("", change)
 
 
@@ -147,7 +152,9 @@ def joint_graph(
         The graph, whose inputs and outputs say what they are (`role_of`); and torch's notes on outputs.
     """
     export = _of("torch._functorch.aot_autograd.aot_export_joint_with_descriptors")
-    with ExitStack() as stack:
+    settings = _of("torch._functorch.config")
+    with ExitStack() as stack:  # `backward()` is called outside of an autocast
+        stack.enter_context(settings.patch(backward_pass_autocast="off"))
         made = export(stack, module, tuple(args), decompositions=decompositions)
         yield made.graph_module, made._aot_state.fw_metadata
 

@@ -29,11 +29,13 @@ class _Box:
     Args:
         gradients: called once.
         zero: the gradient of the token.
+        way: how the step runs, and what to do where that is in the way; for errors.
         incoming: the gradients of the results.
     """
 
     gradients: Gradients | None
     zero: torch.Tensor
+    way: tuple[str, str]
     incoming: tuple[torch.Tensor | None, ...] = ()
 
 
@@ -51,10 +53,10 @@ class _Inner(torch.autograd.Function):
         box: _Box = ctx.box
         gradients, box.gradients = box.gradients, None
         if gradients is None:
+            how, cure = box.way
             raise RuntimeError(
-                "Trying to backward through the microbatches of a step a second time: its gradients have "
-                "been handed over. Call the model again, or, for several backwards through one call, "
-                f"{UNSPLIT_CURE}"
+                f"Trying to backward through a step {how} a second time: its gradients were handed over. "
+                f"Call the model again, or, for several backwards through one call, {cure}"
             )
         incoming, box.incoming = box.incoming, ()
         return (None, None, None, *gradients(incoming))
@@ -72,15 +74,17 @@ class _Outer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
         if torch.is_grad_enabled():  # only then: `once_differentiable` would say it too late, or never
+            how, cure = ctx.box.way
             raise BaechiError(
-                "create_graph=True through a step in microbatches: its gradients have no history, so what is "
-                f"computed of them (a gradient penalty) would train nothing: {UNSPLIT_CURE}"
+                f"create_graph=True through a step {how}: its gradients have no history, so what is computed "
+                f"of them (a gradient penalty) would train nothing: {cure}"
             )
         for grad in grads:
             if grad is not None and is_batch(grad):
+                how, cure = ctx.box.way
                 raise BaechiError(
                     "a batch of gradients (is_grads_batched=True, jacobian or hessian with vectorize=True) "
-                    f"goes through a step in microbatches, whose backward runs once: {UNSPLIT_CURE}"
+                    f"goes through a step {how}, whose backward runs once: {cure}"
                 )
         ctx.box.incoming = grads
         return ctx.box.zero, None, None
@@ -100,8 +104,14 @@ class _NoGradient(torch.autograd.Function):
         )
 
 
+IN_MICROBATCHES = "in microbatches", UNSPLIT_CURE
+
+
 def handed_over(
-    results: Sequence[torch.Tensor], given: Sequence[torch.Tensor], gradients: Gradients
+    results: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor],
+    gradients: Gradients,
+    way: tuple[str, str] = IN_MICROBATCHES,
 ) -> tuple[torch.Tensor, ...]:
     """Let the backward of some results give the gradients of weights and inputs.
 
@@ -109,6 +119,7 @@ def handed_over(
         results: tensors without history.
         given: the weights and inputs.
         gradients: called once, in the thread that calls `backward`.
+        way: how the step runs, and what to do where that is in the way; for errors.
 
     Returns:
         The results, with a history.
@@ -116,7 +127,7 @@ def handed_over(
     with without_dispatch_modes(), without_torch_function():
         handle = torch.zeros((), device="cpu").requires_grad_()  # so that there is a backward, always
         on_host, zero = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
-    box = _Box(gradients, zero)
+    box = _Box(gradients, zero, way)
     token = _Inner.apply(box, [on_host], handle, *given)  # type: ignore[no-untyped-call]
     made: tuple[torch.Tensor, ...] = _Outer.apply(token, box, list(results))  # type: ignore[no-untyped-call]
     return made
