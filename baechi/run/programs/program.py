@@ -157,7 +157,10 @@ class Stage:
                 raise Uncapturable(f"the gradient of input {number} of its graph is no result of a backward")
 
     def _device_at(self, device: int) -> torch.device:
-        return self._backend.named_device(self._backend.names[device])
+        place = self._backend.names[device]
+        if self._compiler == "inductor":  # it asks whose kernels they are
+            return self._backend.kernel_device(place) or torch.device("cpu")
+        return self._backend.named_device(place)
 
     def _home(self, node: fx.Node) -> str | None:
         """Where a node's value is made; None where that is not for programs to say."""
@@ -252,6 +255,7 @@ class Stage:
         if self._compiler == "inductor":
             examples = [node.meta["val"] for node in piece.reads]
             backward = not self.cutting.is_forward(piece.position)
-            return inductor(piece.module, examples, backward=backward)
+            device = self._device_at(self.cutting.device_of(piece.position))
+            return inductor(piece.module, examples, device, backward=backward)
         forward = piece.module.forward
         return lambda values: forward(*values)

@@ -207,18 +207,40 @@ def is_own_output(info: Any) -> bool:
 
 def inductor_decompositions() -> dict[Any, Any]:
     """By operator, what inductor wants it to be made of."""
-    found: dict[Any, Any] = _of("torch._inductor.decomposition.select_decomp_table")()
+    with _as_the_code_draws():
+        found: dict[Any, Any] = _of("torch._inductor.decomposition.select_decomp_table")()
     return found
 
 
-def inductor(module: fx.GraphModule, examples: Sequence[Any], *, backward: bool) -> Callable[..., Any]:
+def _as_the_code_draws() -> AbstractContextManager[Any]:
+    """While this is open, inductor leaves random numbers to torch's own kernels."""
+    found: AbstractContextManager[Any] = _of("torch._inductor.config").patch(fallback_random=True)
+    return found
+
+
+def inductor(
+    module: fx.GraphModule, examples: Sequence[Any], device: torch.device, *, backward: bool
+) -> Callable[..., Any]:
     """A graph of operators compiled by inductor; it takes a list of inputs, which it empties.
 
     Args:
         module: the graph.
-        examples: fake inputs.
+        examples: fake inputs, on any devices.
+        device: where they will lie.
         backward: whether it is a backward.
     """
     compile_inner = _of("torch._inductor.compile_fx.compile_fx_inner")
-    made: Callable[..., Any] = compile_inner(module, list(examples), is_backward=backward)
+    here = [_fake_on(one, device) if isinstance(one, torch.Tensor) else one for one in examples]
+    (end,) = module.graph.find_nodes(op="output")
+    # the programs that read an output were told its strides, so it has to keep them
+    end.meta["user_visible_output_idxs"] = list(range(len(end.args[0])))
+    with _as_the_code_draws():
+        made: Callable[..., Any] = compile_inner(module, here, is_backward=backward)
     return made
+
+
+def _fake_on(example: Any, device: torch.device) -> Any:
+    if example.device == device:
+        return example
+    with example.fake_mode:
+        return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=device)
