@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 
+from rich.console import Console
 from rich.table import Table
 
 from baechi.errors import PlacementError, PlanError
@@ -50,12 +51,15 @@ class Row:
 
 
 def measure(*, quick: bool = False) -> Figures:
-    """Search, and show.
+    """Search, and show. Each row is printed to the standard error when it is there.
 
     Args:
         quick: the last of the small models.
     """
-    rows = list(batches(quick=quick))
+    console, rows = Console(stderr=True), list[Row]()
+    for row in batches(quick=quick):
+        rows.append(row)
+        console.print(f"{row.model}, {row.usual}: {dict(row.largest)}", highlight=False, soft_wrap=True)
     return Figures((table(rows),), [asdict(row) for row in rows])
 
 
