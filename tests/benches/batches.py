@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 
+from rich.console import Console
 from rich.table import Table
 
 from baechi.errors import PlacementError, PlanError
@@ -20,10 +21,7 @@ from benches.quality import needed_bytes
 
 PLACERS = ("single", "m-etf", "chain")
 OPTIMIZER = "adam"
-SETTINGS = (
-    Setting(2, "PCIe", equal=False, roomy=False),
-    Setting(4, "NVLink", equal=True, roomy=False),
-)
+SETTING = Setting(4, "NVLink", equal=True, roomy=False)
 USUAL = {
     "inception-v3": 32, "gnmt": 128, "transformer": 64, "bert-large": 16, "t5-large": 8, "clip-large": 32,
 }  # fmt: skip
@@ -39,28 +37,29 @@ Make = Callable[[LayerGraph], Plan]
 
 @dataclass(frozen=True)
 class Row:
-    """A model on a cluster.
+    """A model.
 
     Args:
         model: its name.
-        cluster: the setting.
         usual: the batch for which its memory was chosen.
         largest: by placer, the largest batch that trains; 0 if none does.
     """
 
     model: str
-    cluster: str
     usual: int
     largest: Mapping[str, int]
 
 
 def measure(*, quick: bool = False) -> Figures:
-    """Search, and show.
+    """Search, and show. Each row is printed to the standard error when it is there.
 
     Args:
-        quick: the last of the small models, on the first cluster.
+        quick: the last of the small models.
     """
-    rows = list(batches(quick=quick))
+    console, rows = Console(stderr=True), list[Row]()
+    for row in batches(quick=quick):
+        rows.append(row)
+        console.print(f"{row.model}, {row.usual}: {dict(row.largest)}", highlight=False, soft_wrap=True)
     return Figures((table(rows),), [asdict(row) for row in rows])
 
 
@@ -68,7 +67,7 @@ def batches(*, quick: bool = False) -> Iterator[Row]:
     """Find the largest batches.
 
     Args:
-        quick: the last of the small models, on the first cluster.
+        quick: the last of the small models.
 
     Yields:
         One row after the other. Accelerate's map is in it if it is installed.
@@ -77,14 +76,12 @@ def batches(*, quick: bool = False) -> Iterator[Row]:
         usual = _QUICK if quick else USUAL[name]
         graph_of = cache(partial(graph_for, make))
         usual_bytes = needed_bytes(graph_of(usual))
-        for setting in SETTINGS[:1] if quick else SETTINGS:
-            cluster = setting.cluster(usual_bytes)
-            step = max(1, usual // _STEPS)
-            largest = {
-                way: step * largest_that(partial(_places, graph_of, step, place_it), usual * _LARGEST // step)
-                for way, place_it in _ways(make, cluster).items()
-            }
-            yield Row(name, str(setting), usual, largest)
+        cluster, step = SETTING.cluster(usual_bytes), max(1, usual // _STEPS)
+        largest = {
+            way: step * largest_that(partial(_places, graph_of, step, place_it), usual * _LARGEST // step)
+            for way, place_it in _ways(make, cluster).items()
+        }
+        yield Row(name, usual, largest)
 
 
 def table(rows: list[Row]) -> Table:
@@ -94,10 +91,11 @@ def table(rows: list[Row]) -> Table:
         rows: what was found.
     """
     placers = list(rows[0].largest) if rows else []
-    shown = table_of(f"Largest batch that trains with {OPTIMIZER}", ("model", "cluster"), ("usual", *placers))
+    title = f"Largest batch that trains with {OPTIMIZER}, {SETTING}"
+    shown = table_of(title, ("model",), ("usual", *placers))
     for row in rows:
         cells = [str(row.largest[placer] or "none") for placer in placers]
-        shown.add_row(row.model, row.cluster.removesuffix(", tight"), str(row.usual), *cells)
+        shown.add_row(row.model, str(row.usual), *cells)
     return shown
 
 

@@ -207,7 +207,6 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case("Llama-7B, 16 x 2048, bf16", of(partial(large.llama, batch=16)), "4 A100", 16)
         yield Case("Llama-7B, 4 x 2048, bf16", of(large.llama), "4 A100", 4)
         yield Case("T5-3B, 8 x 512, bf16", of(large.t5), "RTX-4090 + RTX-3090")
-        yield Case("T5-3B, 8 x 512, bf16", of(large.t5), "4 A100")
         yield Case("GPT-2-XL, 8 x 1024, bf16", of(large.gpt2_xl), "4 A100")
         yield Case("Mixtral-like, 4 x 1024, bf16", of(large.mixtral), "4 A100", 4)
     yield Case("Inception-v3, 64", large.inception, "4 A100")

@@ -15,14 +15,11 @@ from baechi.records.pipeline import Pipeline
 from baechi.simulate.pipeline import ordered
 from baechi.verbs.pipelining import pipelined
 from baechi.verbs.planning import placed
-from benches.batches import graph_for, largest_that
+from benches.batches import SETTING, graph_for, largest_that
 from benches.figures import table_of
-from benches.models.clusters import Setting
 from benches.pipeline.emulated import MICROBATCHES
 from benches.pipeline.subjects import OPTIMIZER, sized
 from benches.quality import needed_bytes
-
-SETTING = Setting(4, "NVLink", equal=True, roomy=False)
 
 _LARGEST = 16
 """So many times the usual batch is tried."""
