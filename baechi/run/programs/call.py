@@ -29,7 +29,7 @@ from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.joint import Uncapturable
 from baechi.run.programs.loop import Loop, Values
-from baechi.run.programs.program import Stage
+from baechi.run.programs.program import Compiled
 from baechi.run.runtime import Runtime
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -70,9 +70,9 @@ class _Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
         compiler = runtime.captures.compiler(runtime)
-        self._stage = bound.captured.stage(runtime, bound.flat, compiler)
-        given = frozenset(self._stage.tangents)
-        self._values = Values(self._stage, bound.flat, given)
+        self._compiled = bound.captured.compiled(runtime, bound.flat, compiler)
+        given = frozenset(self._compiled.tangents)
+        self._values = Values(self._compiled, bound.flat, given)
         self._loop = Loop(self._backend, [self._values])
         first = next(tensors_in(inputs.args, inputs.kwargs), None)
         stays = first is None or runtime.outputs_stay
@@ -80,7 +80,7 @@ class _Whole:
 
     def run(self) -> Any:
         """Run forward; `backward()` of what it returns runs the backwards."""
-        cutting, units = self._stage.cutting, self._stage.cutting.units
+        cutting, units = self._compiled.cutting, self._compiled.cutting.units
         tasks = [(0, cutting.position_of(task)) for task in units.tasks(1)]
         forward = [task for task in tasks if cutting.is_forward(task[1])]
         backward = [task for task in tasks if not cutting.is_forward(task[1])]
@@ -89,7 +89,7 @@ class _Whole:
         self._runtime.counts["programs"] = self._loop.count
         outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
         wait_for_all_sends(self._backend)
-        numbers = list(self._stage.tangents)
+        numbers = list(self._compiled.tangents)
         if numbers:
             leaves = leaves_of([self._values])
             go = partial(self._go_back, numbers, leaves, backward)
@@ -186,15 +186,15 @@ class _InParts:
         self._microbatches, self._bounds = microbatches, bounds
         self._pipeline, self._batch = asked
         compiler = runtime.captures.compiler(runtime)
-        stages = [bound.captured.stage(runtime, bound.flat, compiler) for bound in bounds]
+        graphs = [bound.captured.compiled(runtime, bound.flat, compiler) for bound in bounds]
         goes_back = torch.is_grad_enabled() and model.training
-        losses = [self._loss_of(bound, stage) for bound, stage in zip(bounds, stages, strict=True)]
+        losses = [self._loss_of(bound, one) for bound, one in zip(bounds, graphs, strict=True)]
         self._losses = [one for one in losses if one is not None] if goes_back and None not in losses else []
         self._values = []
-        for number, (bound, stage) in enumerate(zip(bounds, stages, strict=True)):
-            given = frozenset(self._losses[number : number + 1] or stage.tangents)
-            self._values.append(Values(stage, bound.flat, given))
-        random = any(stage.is_random for stage in stages)
+        for number, (bound, compiled) in enumerate(zip(bounds, graphs, strict=True)):
+            given = frozenset(self._losses[number : number + 1] or compiled.tangents)
+            self._values.append(Values(compiled, bound.flat, given))
+        random = any(one.is_random for one in graphs)
         self._draws = random_states(self._backend, (), len(bounds)) if random else []
         self._loop = Loop(self._backend, self._values, self._draws)
         self._in_parts = batch_parts = [one for _, _, each in self._batch.parts.leaves for one in each]
@@ -228,12 +228,12 @@ class _InParts:
         made = Returned(backend, self._batch, lambda: self._leaves, self._gradients, self._drain)
         return made.result(results, root, seeded=bool(self._losses))
 
-    def _loss_of(self, bound: Bound, stage: Stage) -> int | None:
+    def _loss_of(self, bound: Bound, compiled: Compiled) -> int | None:
         """Which output is the loss, if it has a gradient."""
         loss = loss_in(bound.template)
         if loss is None or not self._batch.verdict.is_number(loss_name(bound.template), [loss]):
             return None
-        return next((n for n in stage.tangents if bound.captured.tokens[n] is loss), None)
+        return next((n for n in compiled.tangents if bound.captured.tokens[n] is loss), None)
 
     def _tasks_now(self) -> Iterator[tuple[int, int]]:
         """The tasks of the call, each after those that it needs; backwards without a loss wait."""
@@ -252,7 +252,7 @@ class _InParts:
         number, verdict = self._losses[microbatch], self._batch.verdict
         name, values = loss_name(self._bounds[microbatch].template), self._values[microbatch]
         shares = verdict.shares_of(name) or verdict.others
-        loss, place = values.outputs[number], values.stage.tangent_place(number)
+        loss, place = values.outputs[number], values.compiled.tangent_place(number)
         share = share_at(place, self._backend, shares[microbatch])
         with self._backend.at(place, ""):
             known = not isinstance(share, torch.Tensor)
@@ -264,10 +264,10 @@ class _InParts:
         outputs = []
         for number in range(len(bound.captured.tokens)):
             value = values.output(number)
-            if number in values.stage.tangents:
+            if number in values.compiled.tangents:
                 if not self._losses:
                     value = value.detach().requires_grad_()
-                    place = values.stage.tangent_place(number)
+                    place = values.compiled.tangent_place(number)
                     self._roots[id(value)] = _Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
                     value = ended(value.detach().requires_grad_())
@@ -313,7 +313,7 @@ def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[to
     """
     found: dict[int, torch.Tensor] = {}
     for one in values:
-        for number in one.stage.joint.gradients:
+        for number in one.compiled.joint.gradients:
             tensor = one.flat[number]
             if id(tensor) not in others:
                 found[id(tensor)] = tensor
@@ -351,7 +351,7 @@ def in_order(order: Sequence[Task], values: Sequence[Values]) -> Iterator[tuple[
         found &= needs.keys()
     waiting: list[tuple[bool, int, int]] = []
     for task in order:
-        position = values[task.microbatch].stage.cutting.position_of(task)
+        position = values[task.microbatch].compiled.cutting.position_of(task)
         if (task.microbatch, position) not in needs:
             continue
         waiting.append((task.phase == "forward", task.microbatch, position))

@@ -22,7 +22,7 @@ from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
 from baechi.run.programs.joint import Uncapturable
 from baechi.run.programs.names import note_runs
-from baechi.run.programs.program import Stage
+from baechi.run.programs.program import Compiled
 from baechi.run.reorder.schedule import has_hooks_inside
 from baechi.run.runtime import Runtime
 from baechi.run.user_line import line_in
@@ -75,9 +75,9 @@ class Captured:
     given: tuple[bool, ...]
     changes: bool
     tokens: list[torch.Tensor]
-    _stages: dict[str, Stage] = field(default_factory=dict)
+    _stages: dict[str, Compiled] = field(default_factory=dict)
 
-    def stage(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Stage:
+    def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
         """The graph, ready to be made programs of.
 
         Args:
@@ -89,7 +89,7 @@ class Captured:
             units = units_of(runtime.plan)
             try:
                 with unwatched(), devices_ignored():
-                    made = Stage(self.module, flat, units, runtime.backend, compiler)
+                    made = Compiled(self.module, flat, units, runtime.backend, compiler)
             except Uncapturable:
                 raise
             except Exception as error:  # whatever torch says of its graph

@@ -1,7 +1,7 @@
-"""A joint graph, cut by the plan: a piece for each run, and for the backward of each stage.
+"""A joint graph, cut by the plan: a segment for each run, and for the backward of each stage.
 
 position    0     1     2     3         runs in the code's order, then stages from the last one back
-piece       F0 ─▶ F1 ─▶ B1 ─▶ B0        operations are in the piece of its layer, and reads from none later
+segment     F0 ─▶ F1 ─▶ B1 ─▶ B0        an operation is in that of its layer, and reads from none later
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,15 +24,17 @@ _AS_IT_LIES: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.resha
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Segment:
     """Operations that run together.
 
     Args:
-        position: when, among the pieces of a microbatch.
+        position: when, among the segments of a microbatch.
         module: they, as a function of what they read.
         reads: the nodes whose values they read.
         makes: the nodes whose values others read, in the order in which the module returns them.
         random: whether some draw random numbers.
+        adding: from nodes that it makes, a module that adds their values to what it is given behind what they
+            read, as soon as they are made, and returns None for them.
     """
 
     position: int
@@ -40,6 +42,7 @@ class Piece:
     reads: tuple[fx.Node, ...]
     makes: tuple[fx.Node, ...]
     random: bool
+    adding: Callable[[Sequence[fx.Node]], fx.GraphModule]
 
 
 class Cutting:
@@ -65,7 +68,7 @@ class Cutting:
         return self._runs + len(self._order)
 
     def position_of(self, task: Task) -> int:
-        """The position of a task's piece.
+        """The position of a task's segment.
 
         Args:
             task: of the pipeline.
@@ -98,13 +101,13 @@ class Cutting:
         """
         return node not in self.position
 
-    def pieces(
+    def segments(
         self, backward: Backward, gradients: Mapping[int, Sequence[fx.Node]], *, forward: bool
-    ) -> dict[int, Piece]:
-        """The pieces of one direction.
+    ) -> dict[int, Segment]:
+        """The segments of one direction.
 
         Args:
-            backward: what of the backward there is: the forward pieces make what it reads.
+            backward: what of the backward there is: the forward segments make what it reads.
             gradients: by input, the nodes whose sum is its gradient.
             forward: whether those of forward are asked for.
 
@@ -127,7 +130,7 @@ class Cutting:
                     if one in self.position and self.position[one] != position:
                         read.add(one)
         return {
-            position: self._piece(position, found[position], read, backward)
+            position: self._segment(position, found[position], read, backward)
             for position in sorted(found)
             if self.is_forward(position) == forward
         }
@@ -173,14 +176,27 @@ class Cutting:
                 found[node] = max([found[node], *before])
             else:
                 found[node] = found[node.all_input_nodes[0]]
+        for stage, weights in self.units.weights_stage.items():
+            here, later = (self._runs + self._order[one] for one in (stage, weights))
+            self._put_off([node for node in operations if found[node] == here], found, later)
         return found
+
+    def _put_off(self, nodes: Sequence[fx.Node], found: dict[fx.Node, int], later: int) -> None:
+        """Where the backward of weights is apart: what no other segment waits for comes later."""
+        needed = set[fx.Node]()
+        for node in reversed(nodes):
+            if any(one in needed or found.get(one, found[node]) != found[node] for one in node.users):
+                needed.add(node)
+        for node in nodes:
+            if node not in needed and not (_is_part(node) and node.all_input_nodes[0] in needed):
+                found[node] = later
 
     def _own_position(self, node: fx.Node, run: int) -> int:
         if node in self._forward:
             return run
         return self._runs + self._order[self.units.stage_of_run[run]]
 
-    # --- pieces
+    # --- segments
 
     def _inputs(self, node: fx.Node, backward: Backward) -> list[fx.Node]:
         found = list(map(backward.of, node.all_input_nodes))
@@ -195,9 +211,25 @@ class Cutting:
                 waiting += self._inputs(node, backward)
         return found
 
-    def _piece(
+    def _segment(
         self, position: int, nodes: Sequence[fx.Node], read: set[fx.Node], backward: Backward
-    ) -> Piece:
+    ) -> Segment:
+        makes = tuple([node for node in nodes if node in read])
+        module, reads = self._module(position, nodes, makes, backward)
+
+        def adding(added: Sequence[fx.Node]) -> fx.GraphModule:
+            return self._module(position, nodes, makes, backward, added)[0]
+
+        return Segment(position, module, reads, makes, any(map(_draws, nodes)), adding)
+
+    def _module(
+        self,
+        position: int,
+        nodes: Sequence[fx.Node],
+        makes: Sequence[fx.Node],
+        backward: Backward,
+        added: Sequence[fx.Node] = (),
+    ) -> tuple[fx.GraphModule, tuple[fx.Node, ...]]:
         graph, here, reads = fx.Graph(), dict[fx.Node, fx.Node](), list[fx.Node]()
         device = self._device_at(self.device_of(position))
         inside = set(nodes)
@@ -209,6 +241,8 @@ class Cutting:
                     here[one] = graph.placeholder(f"read_{len(reads)}")
                     here[one].meta = {"val": one.meta.get("val")}
                     reads.append(one)
+
+        totals = {node: graph.placeholder(f"total_{number}") for number, node in enumerate(added)}
 
         def made(node: fx.Node) -> fx.Node:
             found = backward.of(node)
@@ -223,10 +257,10 @@ class Cutting:
             copied.target = _AS_IT_LIES.get(copied.target, copied.target)
             _set_device(copied, node, device)
             here[node] = copied
-        makes = tuple([node for node in nodes if node in read])
-        graph.output(tuple([here[node] for node in makes]))
-        module = fx.GraphModule(self.joint.module, graph)
-        return Piece(position, module, tuple(reads), makes, any(map(_draws, nodes)))
+            if node in totals:
+                graph.call_function(torch.ops.aten.add_.Tensor, (totals[node], copied))
+        graph.output(tuple([None if node in totals else here[node] for node in makes]))
+        return fx.GraphModule(self.joint.module, graph), tuple(reads)
 
     def _is_module(self, node: fx.Node) -> bool:
         """Whether a node is no value but a graph inside of the graph."""
@@ -256,7 +290,7 @@ def _zeros(graph: fx.Graph, node: fx.Node, device: torch.device) -> fx.Node:
 
 
 def _set_device(copied: fx.Node, node: fx.Node, device: torch.device) -> None:
-    """Let an operator that is told a device be told its piece's: the graph names those of the capture."""
+    """Let an operator that is told a device be told its segment's: the graph names those of the capture."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return
 

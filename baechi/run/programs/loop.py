@@ -12,10 +12,11 @@ from baechi.backend.way import Departed
 from baechi.errors import BaechiError, note_microbatch
 from baechi.run.pipeline.executor import AHEAD
 from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.programs.program import Program, Programs, Slot, Stage
+from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import storage_address
+from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
 
@@ -23,7 +24,7 @@ class Values:
     """The values of one microbatch.
 
     Args:
-        stage: what its programs are made of.
+        compiled: what its programs are made of.
         flat: the inputs of the captured graph.
         given: the outputs that may get gradients.
 
@@ -32,20 +33,20 @@ class Values:
         backward: the programs of backward, when it is known which outputs got gradients.
     """
 
-    def __init__(self, stage: Stage, flat: Sequence[Any], given: frozenset[int]) -> None:
-        self.stage, self.flat, self._given = stage, flat, given
-        self.by_slot: dict[Slot, torch.Tensor] = dict(stage.constants)
+    def __init__(self, compiled: Compiled, flat: Sequence[Any], given: frozenset[int]) -> None:
+        self.compiled, self.flat, self._given = compiled, flat, given
+        self.by_slot: dict[Slot, torch.Tensor] = dict(compiled.constants)
         self.slot_of: dict[int, Slot] = {}
-        for slot, value in zip(stage.inputs, flat, strict=True):
+        for slot, value in zip(compiled.inputs, flat, strict=True):
             if slot is not None:
                 self.by_slot[slot] = value
                 self.slot_of[id(value)] = slot
         self.underway: dict[Slot, tuple[torch.Tensor, Departed]] = {}
         self.outputs: dict[int, torch.Tensor] = {}
-        self.forward = stage.programs(given, forward=True)
+        self.forward = compiled.programs(given, forward=True)
         self.backward: Programs | None = None
         self.left = dict(self.forward.readers)
-        for slot, times in stage.programs(given, forward=False).readers.items():
+        for slot, times in compiled.programs(given, forward=False).readers.items():
             self.left[slot] = self.left.get(slot, 0) + times
 
     def program_at(self, position: int) -> Program | None:
@@ -62,11 +63,11 @@ class Values:
     def all_programs(self) -> Iterator[Program]:
         """The programs of forward, then of backward as it may be."""
         yield from self.forward.by_position.values()
-        yield from self.stage.programs(self._given, forward=False).by_position.values()
+        yield from self.compiled.programs(self._given, forward=False).by_position.values()
 
     def touching(self) -> dict[int, set[int]]:
         """By `id` of an input that is written, the positions of forward that read or write it."""
-        found = self.stage.touching(self._given)
+        found = self.compiled.touching(self._given)
         return {id(self.flat[name]): positions for name, positions in found.items()}
 
     def is_forward(self, position: int) -> bool:
@@ -75,7 +76,7 @@ class Values:
         Args:
             position: any.
         """
-        return self.stage.cutting.is_forward(position)
+        return self.compiled.cutting.is_forward(position)
 
     def output(self, number: int) -> Any:
         """An output of the model: what a program made, or what the call was given.
@@ -83,12 +84,12 @@ class Values:
         Args:
             number: the output's.
         """
-        node = self.stage.joint.outputs[number]
+        node = self.compiled.joint.outputs[number]
         if isinstance(node, int):
             return self.flat[node]
         if number in self.outputs:
             return self.outputs[number]
-        return self.by_slot[self.stage.slot_of(node)].clone()  # a constant of the code
+        return self.by_slot[self.compiled.slot_of(node)].clone()  # a constant of the code
 
     def tangent(self, backend: AbstractBackend, number: int, grad: torch.Tensor) -> torch.Tensor:
         """The gradient of an output as backward takes it: where that was made, with its strides.
@@ -98,11 +99,11 @@ class Values:
             number: the output's.
             grad: its gradient.
         """
-        place = self.stage.tangent_place(number)
+        place = self.compiled.tangent_place(number)
         with torch.no_grad():
             if backend.place_of(grad) != place:
                 grad = transfer(grad, backend, place)
-            stride = self.stage.joint.tangents[number].meta["val"].stride()
+            stride = self.compiled.joint.tangents[number].meta["val"].stride()
             if grad.stride() != stride or grad.layout != torch.strided:
                 with backend.at(place, ""):
                     dense = grad.to_dense() if grad.layout != torch.strided else grad
@@ -117,11 +118,11 @@ class Values:
             tangents: by output, its gradient.
         """
         pattern = frozenset(tangents)
-        self.backward = self.stage.programs(pattern, forward=False)
+        self.backward = self.compiled.programs(pattern, forward=False)
         if pattern != self._given:  # forward is over
             self.left = dict(self.backward.readers)
         for number, grad in tangents.items():
-            self.by_slot[self.stage.tangents[number]] = grad
+            self.by_slot[self.compiled.tangents[number]] = grad
 
 
 class Loop:
@@ -225,8 +226,8 @@ class Loop:
             if tensor._version != version:
                 raise BaechiError(
                     f"a weight or input, seen in the shape {tuple(tensor.shape)}, which backward reads, was "
-                    "written between the model's call and backward(): call optimizer.step() after backward(), "
-                    "or distribute the model without compile="
+                    "written between the model's call and backward(): call optimizer.step() after it, or "
+                    "distribute the model without compile="
                 )
         self._versions = []
 
@@ -244,15 +245,20 @@ class Loop:
         given = [by_slot[slot] for slot in program.reads]
         for slot in program.reads:
             _use(values, slot)
+        run = program.run
+        if program.add is not None:
+            keys = [(id(values.flat[name]), place) for name in program.added]
+            if self._added.issuperset(keys):
+                run, given = program.add, [*given, *[self.totals[key] for key in keys]]
         with backend.at(place, program.name):
-            made = self._drawn(microbatch, program, given) if program.random else program.run(given)
+            made = self._drawn(microbatch, run, given) if program.random else run(given)
         given, self.count = [], self.count + 1
         self._keep(values, program, made)
         stream = backend.compute_stream(place)
         if stream is not None:
             issued.append(backend.record(stream))
 
-    def _keep(self, values: Values, program: Program, made: Sequence[torch.Tensor]) -> None:
+    def _keep(self, values: Values, program: Program, made: Sequence[Any]) -> None:
         """Keep what a program made: outputs, writes, gradients, and what others read."""
         for number, output in program.outputs:
             stamp(made[number], program.place, UNSET, renew=False)
@@ -261,7 +267,10 @@ class Loop:
             stamp(made[number], program.place, UNSET, renew=False)
             self._write(values, name, made[number])
         for number, name in program.gradients:
-            self._add(id(values.flat[name]), program.place, made[number])
+            if made[number] is None:  # it was added inside
+                continue
+            alone = name in program.added and has_memory_alone(made[number])
+            self._add(id(values.flat[name]), program.place, made[number], alone=alone)
         for slot, value in zip(program.makes, made, strict=True):
             if values.left.get(slot):
                 values.by_slot[slot] = value
@@ -290,12 +299,14 @@ class Loop:
             if later is not values and id(tensor) in later.slot_of:
                 later.by_slot[later.slot_of[id(tensor)]] = value
 
-    def _add(self, name: int, place: str, grad: torch.Tensor) -> None:
+    def _add(self, name: int, place: str, grad: torch.Tensor, *, alone: bool) -> None:
         key = name, place
         before = self.totals.get(key)
         if before is None:
             stamp(grad, place, UNSET, renew=False)
             self.totals[key] = grad
+            if alone:
+                self._added.add(key)
             return
         with self._backend.at(place, ""):
             if key in self._added:
@@ -305,13 +316,13 @@ class Loop:
                 stamp(self.totals[key], place, UNSET, renew=False)
                 self._added.add(key)
 
-    def _drawn(self, microbatch: int, program: Program, given: list[Any]) -> Sequence[torch.Tensor]:
+    def _drawn(self, microbatch: int, run: Run, given: list[Any]) -> Sequence[Any]:
         """Run a program that draws: from its microbatch's states, if there are any."""
         with without_dispatch_modes(), without_torch_function():
             for states in self._draws:
                 states.set(states.own[microbatch])
         try:
-            return program.run(given)
+            return run(given)
         finally:
             with without_dispatch_modes(), without_torch_function():
                 for states in self._draws:

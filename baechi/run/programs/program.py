@@ -1,6 +1,6 @@
 """A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,24 +10,27 @@ from torch import fx
 
 from baechi.backend import AbstractBackend
 from baechi.records.pipeline.units import Units
-from baechi.run.programs.cutting import Cutting, Piece, constants_of
+from baechi.run.programs.cutting import Cutting, Segment, constants_of
 from baechi.run.programs.joint import Backward, Joint, Uncapturable, joined
-from baechi.torchlib.private.graphs import inductor, inductor_decompositions
+from baechi.torchlib.private.graphs import boxed, inductor, inductor_decompositions
 
 Slot = int
 """A value of a microbatch at a place: its own, or a copy."""
+
+Run = Callable[[list[Any]], Sequence[Any]]
+"""Takes a list of values, which it may empty, and returns values."""
 
 _ADD = torch.ops.aten.add.Tensor
 
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """What runs a piece.
+    """What runs a segment.
 
     Args:
-        name: of the piece, in reports.
+        name: of the segment, in reports.
         place: the device.
-        run: takes a list of values, which it may empty, and returns values.
+        run: computes what it returns.
         position: when it runs in a microbatch.
         reads: the slots of what it takes.
         copies: of these, those that are copies: the slot, and that of the original.
@@ -37,13 +40,15 @@ class Program:
         outputs: by place among what it returns, the outputs of the model that it is.
         written: by place among what it returns, the input whose new value it is.
         gradients: by place among what it returns, the inputs whose gradient it is, or a part of that.
+        added: of these inputs, those whose gradient `add` adds to what is there.
+        add: as `run`, given those gradients as well; None where they are not added inside of a program.
         random: whether it draws random numbers.
         after: the positions whose programs must have run.
     """
 
     name: str
     place: str
-    run: Callable[[list[Any]], Sequence[Any]]
+    run: Run
     position: int
     reads: tuple[Slot, ...]
     copies: tuple[tuple[Slot, Slot], ...]
@@ -53,6 +58,8 @@ class Program:
     outputs: tuple[tuple[int, int], ...] = ()
     written: tuple[tuple[int, int], ...] = ()
     gradients: tuple[tuple[int, int], ...] = ()
+    added: tuple[int, ...] = ()
+    add: Run | None = None
     random: bool = False
     after: tuple[int, ...] = ()
 
@@ -70,7 +77,7 @@ class Programs:
     readers: Mapping[Slot, int]
 
 
-class Stage:
+class Compiled:
     """A captured graph, ready to be made programs of.
 
     Args:
@@ -173,12 +180,13 @@ class Stage:
     def _programs(self, given: frozenset[int], *, forward: bool) -> Programs:
         backward = self.joint.backward(given)
         parts = {number: self._terms(node, backward) for number, node in backward.gradients.items()}
-        pieces = self.cutting.pieces(backward, parts, forward=forward)
+        segments = self.cutting.segments(backward, parts, forward=forward)
         owners: dict[fx.Node, list[int]] = {}
         for number, nodes in parts.items():
             for node in nodes:
                 owners.setdefault(backward.of(node), []).append(number)
-        made = {position: self._program(piece, owners) for position, piece in pieces.items()}
+        others = {node for segment in segments.values() for node in segment.reads}
+        made = {position: self._program(segment, owners, others) for position, segment in segments.items()}
         makers = {slot: program for program in made.values() for slot in program.makes}
         readers: dict[Slot, int] = {}
         for program in made.values():
@@ -205,10 +213,12 @@ class Stage:
                 found.append(one)
         return found
 
-    def _program(self, piece: Piece, owners: Mapping[fx.Node, list[int]]) -> Program:
-        place = self._backend.names[self.cutting.device_of(piece.position)]
+    def _program(
+        self, segment: Segment, owners: Mapping[fx.Node, list[int]], others: Collection[fx.Node]
+    ) -> Program:
+        place = self._backend.names[self.cutting.device_of(segment.position)]
         reads, copies, after = [], [], set[int]()
-        for node in piece.reads:
+        for node in segment.reads:
             home = self._home(node)
             slot = self._slot(node, None if home == place else place)
             reads.append(slot)
@@ -216,46 +226,49 @@ class Stage:
                 copies.append((slot, self._slot(node)))
             if home is not None:
                 after.add(self.cutting.position[node])
-        makes = tuple(map(self._slot, piece.makes))
-        where = {node: number for number, node in enumerate(piece.makes)}
+        makes = tuple(map(self._slot, segment.makes))
+        where = {node: number for number, node in enumerate(segment.makes)}
         joint = self.joint
         outputs = [(where[node], n) for n, node in enumerate(joint.outputs) if node in where]
         written = [(where[node], n) for n, node in joint.written.items() if node in where]
         gradients = [(where[node], n) for node, ns in owners.items() if node in where for n in ns]
-        forward = self.cutting.is_forward(piece.position)
+        forward = self.cutting.is_forward(segment.position)
+        alone = [node for node in owners if node in where and len(owners[node]) == 1 and node not in others]
+        added = tuple([owners[node][0] for node in alone])
         return Program(
-            name=f"{'forward' if forward else 'backward'} {piece.position}",
+            name=f"{'forward' if forward else 'backward'} {segment.position}",
             place=place,
-            run=self._compiled(piece),
-            position=piece.position,
+            run=self._compiled(segment),
+            position=segment.position,
             reads=tuple(reads),
             copies=tuple(copies),
             makes=makes,
             outputs=tuple(outputs),
             written=tuple(written),
             gradients=tuple(gradients),
-            random=piece.random,
+            added=added,
+            add=self._compiled(segment, alone) if alone and self._compiler == "aot_eager" else None,
+            random=segment.random,
             after=tuple(sorted(after)),
         )
 
-    def _compiled(self, piece: Piece) -> Callable[[list[Any]], Sequence[Any]]:
-        """A piece as a function; it is compiled when it is first called."""
+    def _compiled(self, segment: Segment, added: Sequence[fx.Node] = ()) -> Run:
+        """A segment as a function; it is compiled when it is first called."""
         function: Callable[..., Any] | None = None
 
         def run(values: list[Any]) -> Sequence[Any]:
             nonlocal function
             if function is None:
-                function = self._function(piece)
+                function = self._function(segment, added)
             found: Sequence[Any] = function(values)
             return found
 
         return run
 
-    def _function(self, piece: Piece) -> Callable[..., Any]:
+    def _function(self, segment: Segment, added: Sequence[fx.Node]) -> Callable[..., Any]:
         if self._compiler == "inductor":
-            examples = [node.meta["val"] for node in piece.reads]
-            backward = not self.cutting.is_forward(piece.position)
-            device = self._device_at(self.cutting.device_of(piece.position))
-            return inductor(piece.module, examples, device, backward=backward)
-        forward = piece.module.forward
-        return lambda values: forward(*values)
+            examples = [node.meta["val"] for node in segment.reads]
+            backward = not self.cutting.is_forward(segment.position)
+            device = self._device_at(self.cutting.device_of(segment.position))
+            return inductor(segment.module, examples, device, backward=backward)
+        return boxed(segment.adding(added) if added else segment.module)

@@ -22,12 +22,6 @@ submodule_table: Callable[[nn.Module], _Table] = attribute(
 forward_hooks: Callable[[nn.Module], Any] = attribute(
     _module, "_forward_hooks", "let hooks on a module see tensors that are computed"
 )
-backward_hooks: Callable[[nn.Module], Any] = attribute(
-    _module, "_backward_hooks", "let hooks on a module see its gradients"
-)
-backward_pre_hooks: Callable[[nn.Module], Any] = attribute(
-    _module, "_backward_pre_hooks", "let hooks on a module see its gradients"
-)
 forward_pre_hooks: Callable[[nn.Module], Any] = attribute(
     _module, "_forward_pre_hooks", "let hooks on a module see tensors that are computed"
 )

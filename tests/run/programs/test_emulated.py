@@ -1,0 +1,85 @@
+"""Programs on the emulated cluster: steps and peaks as predicted, and the backward of weights apart."""
+
+import copy
+
+import pytest
+import torch
+from run.pipeline.by_loop import assert_same_gradients
+from run.pipeline.nets import noise, seeded
+from torch import Tensor, nn
+
+import baechi
+
+EXACT = baechi.Stages(backend="aot_eager")
+
+
+class Blocks(nn.Module):
+    """Residual blocks in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for row in self.rows:
+            x = x + row(x)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("number", "apart"), [(1, False), pytest.param(4, False, marks=pytest.mark.full), (4, True)]
+)
+def test_as_predicted(number: int, apart: bool) -> None:
+    """The step within two per cent, peaks no higher; where the backward of weights is apart, too."""
+    model, x = seeded(Blocks), noise(64, 64)
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(2)
+    split = {"microbatches": number, "weights_apart": apart} if number > 1 else {}
+    graph = baechi.profile(model, x, cluster=cluster, training=True, source="estimate", **split)
+    plan = baechi.place(graph, cluster, "even")
+    made = baechi.pipeline(plan, number) if number > 1 else plan
+    baechi.distribute(model, plan=made, compile=EXACT)
+    with cluster:
+        for _ in range(2):
+            model.zero_grad()
+            model(x=x).backward()
+        step = baechi.last_step(model)
+    plain(x).backward()
+    assert_same_gradients(model, plain)
+    assert step.makespan_s == pytest.approx(made.timeline.makespan_s, rel=0.02)
+    for name, peak in step.peak_bytes.items():
+        assert peak <= made.timeline.peak_bytes[name], name
+    weights_apart = bool(baechi.plan_of(model).units.weights_of) if number > 1 else False  # type: ignore[union-attr]
+    assert weights_apart == apart
+    assert step.counters["programs"] == number * (5 if apart else 4) - (2 if number == 1 else 0)
+
+
+@pytest.mark.full
+def test_draws_do_not_depend_on_the_plan() -> None:
+    """Microbatches draw the same whether programs run or the code, and wherever layers lie."""
+
+    def loss(placer: str, how: baechi.Stages | None) -> Tensor:
+        model = seeded(Dropping)
+        cluster = baechi.Cluster.virtual(3)
+        given = noise(8, 64)
+        baechi.distribute(
+            model, given, cluster=cluster, placer=placer, microbatches=2, coupled="accept", compile=how
+        )
+        torch.manual_seed(1)
+        made: Tensor = model(given)
+        made.backward()
+        return made.detach()
+
+    first = loss("even", EXACT)
+    assert torch.equal(loss("random:3", EXACT), first)
+    assert torch.equal(loss("even", None), first)
+
+
+class Dropping(Blocks):
+    """With a dropout after each block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for row in self.rows:
+            x = x + nn.functional.dropout(row(x), 0.3, self.training)
+        return x.square().mean()
