@@ -83,14 +83,7 @@ class _Trained(NamedTuple):
 
 
 def run(console: Console) -> bool:
-    """Run the demo.
-
-    Args:
-        console: where to print.
-
-    Returns:
-        Whether both runs had the same losses.
-    """
+    """Run the demo."""
     count = sum([weight.numel() for weight in Matcher().parameters()])
     console.rule("baechi demo: two towers, trained on one device and over two")
     _say(

@@ -25,22 +25,14 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """The text with each character that is not to be seen as its escape: `\\x1b`, `\\n`, `\\u202e`.
-
-    Args:
-        text: any, such as the name of a module.
-    """
+    """The text with each character that is not to be seen as its escape: `\\x1b`, `\\n`, `\\u202e`."""
     if text.isprintable():
         return text
     return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
 def said_by(error: BaseException) -> str:
-    """What an error says; nothing if its own `__str__` raises.
-
-    Args:
-        error: any, such as one of the model's code.
-    """
+    """What an error says; nothing if its own `__str__` raises."""
     try:
         return str(error)
     except Exception:  # the class is the user's, and may raise anything
@@ -133,27 +125,14 @@ class AggregateError(BaechiError, ExceptionGroup[Exception]):
 
 
 def note_where(error: BaseException, *, layer: str, kind: str, device: str, cure: str = "") -> None:
-    """Add to an error's notes where it happened.
-
-    Args:
-        error: any error, also one that the model's code raised.
-        layer: qualified name of the layer that failed.
-        kind: the layer's class.
-        device: the device that it ran on.
-        cure: what else is known of it, and what to do.
-    """
+    """Add to an error's notes where it happened."""
     error.add_note(f"in layer {layer} ({kind}) on {device}")
     if cure:
         error.add_note(cure)
 
 
 def note(error: BaseException, what: str) -> None:
-    """Add to an error's notes what is known of it beside its layer.
-
-    Args:
-        error: any error.
-        what: one sentence.
-    """
+    """Add to an error's notes what is known of it beside its layer."""
     error.add_note(what)
 
 
@@ -162,13 +141,7 @@ UNSPLIT_CURE = "call it within `with baechi.unsplit(model):`, as one step, or le
 
 
 def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> None:
-    """Add to an error's notes which microbatch it happened in.
-
-    Args:
-        error: any error, also one that the model's code raised.
-        microbatch: its number, from 0.
-        cure: what else is known of it, and what to do.
-    """
+    """Add to an error's notes which microbatch it happened in."""
     error.add_note(f"in microbatch {microbatch}")
     if cure:
         error.add_note(cure)

@@ -23,12 +23,7 @@ _SHOWN: ContextVar[tuple[Progress, TaskID] | None] = ContextVar("shown", default
 
 @contextmanager
 def verbosity(verbose: bool | None) -> Iterator[None]:
-    """Say for a stretch of code whether it shows progress.
-
-    Args:
-        verbose: True also where the output is no terminal, False nowhere; None leaves it as it is, which is
-            on a terminal unless something around says otherwise.
-    """
+    """Say for a stretch of code whether it shows progress."""
     token = _VERBOSE.set(_VERBOSE.get() if verbose is None else verbose)
     try:
         yield
@@ -37,11 +32,7 @@ def verbosity(verbose: bool | None) -> Iterator[None]:
 
 
 def say(line: Callable[[], str]) -> None:
-    """Print one line to the standard error, where progress is shown; in a notebook, too.
-
-    Args:
-        line: makes the line; it is called only if something is printed.
-    """
+    """Print one line to the standard error, where progress is shown; in a notebook, too."""
     console = Console(stderr=True)
     if _speaks(console) or (_VERBOSE.get() is None and console.is_jupyter):
         console.print(line(), markup=False, highlight=False, soft_wrap=True)
@@ -51,16 +42,7 @@ def say(line: Callable[[], str]) -> None:
 def progress(
     what: str, total: int | None = None, *, console: Console | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Show what is being done while it runs.
-
-    Args:
-        what: such as `"placing"`.
-        total: how many parts it has, if that is known.
-        console: where; the standard error unless given.
-
-    Yields:
-        A function to call when a part is done.
-    """
+    """Show what is being done while it runs."""
     console = console or Console(stderr=True)
     if not _speaks(console):
         yield _nothing

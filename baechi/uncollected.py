@@ -11,11 +11,7 @@ _T = TypeVar("_T")
 
 
 def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The same function, run without the garbage collector.
-
-    Args:
-        function: one that makes many objects and keeps them to its end.
-    """
+    """The same function, run without the garbage collector."""
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:

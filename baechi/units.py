@@ -20,17 +20,7 @@ _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(size: int | float | str) -> int:
-    """Turn a size into bytes.
-
-    Args:
-        size: bytes as a number, or text such as `"16GiB"`, `"10 GB"`, `"4_000_000"`.
-
-    Returns:
-        The size in bytes, rounded down.
-
-    Raises:
-        ValueError: the text is no size, or the size is negative or not finite.
-    """
+    """Turn a size into bytes."""
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
         factor = _FACTORS.get(match[2].lower()) if match else None
@@ -47,53 +37,24 @@ def parse_bytes(size: int | float | str) -> int:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Write bytes for a person: `1.50 GiB`, `320 B`.
-
-    Args:
-        size_bytes: bytes, possibly negative.
-
-    Returns:
-        Text with a binary unit.
-    """
+    """Write bytes for a person: `1.50 GiB`, `320 B`."""
     unit = binary_unit(size_bytes)
     return f"{in_unit(size_bytes, unit)} {unit}"
 
 
 def binary_unit(size_bytes: float) -> str:
-    """The binary unit in which a size is a number that a person reads easily.
-
-    Args:
-        size_bytes: bytes, possibly negative.
-
-    Returns:
-        `B`, `KiB`, `MiB`, `GiB` or `TiB`.
-    """
+    """The binary unit in which a size is a number that a person reads easily."""
     fitting = [unit for unit in _BINARY if abs(size_bytes) < 1024 * _FACTORS[unit.lower()]]
     return fitting[0] if fitting else _BINARY[-1]
 
 
 def in_unit(size_bytes: float, unit: str) -> str:
-    """Write bytes in a unit that stands elsewhere, in a heading: `0.03`.
-
-    Args:
-        size_bytes: bytes, possibly negative.
-        unit: as `binary_unit` returns it.
-
-    Returns:
-        A number; whole if the unit is bytes.
-    """
+    """Write bytes in a unit that stands elsewhere, in a heading: `0.03`."""
     return f"{size_bytes / _FACTORS[unit.lower()]:.{0 if unit == 'B' else 2}f}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Write seconds for a person: `1.20 s`, `3.50 ms`, `12.0 µs`.
-
-    Args:
-        seconds: a duration in seconds.
-
-    Returns:
-        Text with a unit.
-    """
+    """Write seconds for a person: `1.20 s`, `3.50 ms`, `12.0 µs`."""
     if abs(seconds) >= 1:
         return f"{seconds:.2f} s"
     if abs(seconds) >= 1e-3:
@@ -102,23 +63,10 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_share(part: float, whole: float) -> str:
-    """Write a part of a whole for a person: `12 %`.
-
-    Args:
-        part: some of it.
-        whole: all of it.
-
-    Returns:
-        Text, `-` if there is nothing to be a part of.
-    """
+    """Write a part of a whole for a person: `12 %`."""
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: `1 layer`, `2 layers`.
-
-    Args:
-        number: how many.
-        noun: one of them; its plural ends in s.
-    """
+    """A number of things: `1 layer`, `2 layers`."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -14,11 +14,7 @@ from baechi.records.cluster import Cluster
 
 
 def backend_of(cluster: Cluster) -> AbstractBackend:
-    """The backend that runs a cluster.
-
-    Args:
-        cluster: emulated, or with device names that torch understands.
-    """
+    """The backend that runs a cluster."""
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 

@@ -120,9 +120,6 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """What this thread computes next without the runtime comes after what made a tensor.
 
         Only a part of a GPU computes on another stream than the code around it.
-
-        Args:
-            tensor: any tensor.
         """
 
     @abstractmethod

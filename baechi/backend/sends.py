@@ -27,15 +27,7 @@ class Sent(NamedTuple):
 
 
 def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:
-    """Note that a transfer reads a tensor: a later write waits for it.
-
-    Args:
-        tensor: what is sent.
-        backend: the devices.
-        source: where it lies.
-        stream: the one that reads it.
-        left: happens when it has been read.
-    """
+    """Note that a transfer reads a tensor: a later write waits for it."""
     mark = mark_of(tensor)
     if mark is None:  # an input of the model, or made outside of it
         mark = Mark(source)
@@ -51,12 +43,7 @@ def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, strea
 
 
 def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
-    """Make the compute stream where a tensor lies wait for the transfers that read it.
-
-    Args:
-        tensor: a tensor that is about to be written in place.
-        backend: the devices.
-    """
+    """Make the compute stream where a tensor lies wait for the transfers that read it."""
     mark = mark_of(tensor)
     if mark is not None and mark.sent:
         stream = backend.compute_stream(backend.place_of(tensor))
@@ -66,12 +53,7 @@ def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
 
 
 def wait_for_sends(backend: AbstractBackend, place: str) -> None:
-    """Let what computes at a place from now on come after the transfers from there of what is still there.
-
-    Args:
-        backend: the devices.
-        place: where something may write, and cannot say what.
-    """
+    """Let what computes at a place from now on come after the transfers from there of what is still there."""
     for sends in backend.outstanding.pop(place, {}).values():
         # a stream runs in order: its newest send comes after the others
         newest = next((sent for sent in reversed(sends) if sent.there() is not None), None)
@@ -80,10 +62,6 @@ def wait_for_sends(backend: AbstractBackend, place: str) -> None:
 
 
 def wait_for_all_sends(backend: AbstractBackend) -> None:
-    """Let what computes anywhere from now on come after the transfers from there of what is still there.
-
-    Args:
-        backend: the devices, whose tensors belong to the caller again.
-    """
+    """Let what computes anywhere from now on come after the transfers from there of what is still there."""
     for place in list(backend.outstanding):
         wait_for_sends(backend, place)

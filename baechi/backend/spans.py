@@ -13,21 +13,7 @@ def timeline_of(
     merge: bool = True,
     before_s: Mapping[str, float] | None = None,
 ) -> Timeline:
-    """The timeline of a step.
-
-    Args:
-        ran: every kernel, or group of them, and every transfer.
-        peak_bytes: by device.
-        counters: what was counted.
-        merge: a span for each stay in a layer, not for each kernel.
-        before_s: by device, when it was done with what came before the step; 0 unless given.
-
-    Returns:
-        Spans in order of start. `makespan_s` is the forward window plus the backward window, less what
-        they share; work around the model has phase `"other"` and no part in it. So the forward window is
-        not open while a device that forward needs is still at work for the step before, such as its
-        optimizer's; that work is a span around the model, too.
-    """
+    """The timeline of a step."""
     before_s = {device: end_s for device, end_s in (before_s or {}).items() if end_s > 0}
     spans = [Span("compute", "", device, 0.0, end_s, "other") for device, end_s in before_s.items()]
     last: dict[str, int] = {}

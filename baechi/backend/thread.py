@@ -5,14 +5,7 @@ from collections.abc import Callable
 
 
 def started(function: Callable[[], None]) -> Callable[[], None]:
-    """Run a function in a thread of its own.
-
-    Args:
-        function: what to run.
-
-    Returns:
-        Waits until the thread is gone.
-    """
+    """Run a function in a thread of its own."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread.join

@@ -52,18 +52,7 @@ from baechi.torchlib.tensors.references import is_last_reference
 def depart(
     tensor: torch.Tensor, backend: AbstractBackend, target: str, ready: Any = None, source: str | None = None
 ) -> tuple[torch.Tensor, Departed]:
-    """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy.
-
-    Args:
-        tensor: any tensor.
-        backend: the devices.
-        target: a device's name, or another place that the backend knows.
-        ready: the event after which the tensor may be read; all that was issued where it lies, unless given.
-        source: where it lies, if that is known.
-
-    Returns:
-        The copy, and what to pass to `arrive` with it.
-    """
+    """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy."""
     source = source or backend.place_of(tensor)
     way = Way(backend, source, target, backend.is_bare(source, target))
     recorded = torch.is_grad_enabled() and tensor.requires_grad
@@ -79,15 +68,7 @@ def depart(
 
 
 def arrive(copied: torch.Tensor, departed: Departed) -> torch.Tensor:
-    """Let work that is issued at the target from now on use the copy.
-
-    Args:
-        copied: what `depart` returned.
-        departed: what it returned with it.
-
-    Returns:
-        A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
-    """
+    """Let work that is issued at the target from now on use the copy."""
     way, token = departed.way, departed.token
     if not way.bare:
         receive(copied, way.backend, way.target, way.arrived)
@@ -104,18 +85,7 @@ def arrive(copied: torch.Tensor, departed: Departed) -> torch.Tensor:
 def transfer(
     tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool = True
 ) -> torch.Tensor:
-    """Copy a tensor to a place; autograd carries its gradient back to where the tensor lies.
-
-    Args:
-        tensor: any tensor.
-        backend: the devices.
-        target: a device's name, or another place that the backend knows.
-        beside: on the transfer streams (tx, rx), so that it overlaps with computing; else on the streams
-            that compute, as `Tensor.to` does.
-
-    Returns:
-        A copy with the same values and layout, differentiable (twice, too) if the tensor is.
-    """
+    """Copy a tensor to a place; autograd carries its gradient back to where the tensor lies."""
     batch = as_batch(tensor) if is_batch(tensor) else None
     if batch is not None:  # of gradients: what is behind it travels
         return rebatched(transfer(batch[0], backend, target, beside=beside), batch[1])
@@ -139,9 +109,6 @@ def takes_two_nodes(tensor: torch.Tensor) -> bool:
 
     Duals (of forward-mode differentiation), functorch's wrappers, batches of gradients and sparse tensors
     take one.
-
-    Args:
-        tensor: any tensor.
     """
     if tensor.layout is not torch.strided or is_wrapped(tensor) or is_batch(tensor):
         return False

@@ -29,23 +29,7 @@ def capture(
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
 ) -> LayerGraph:
-    """Capture the layer graph of a model.
-
-    Args:
-        model: the model; left exactly as found.
-        inputs: arguments of a call.
-        training: whether memory is that of training (gradients, what autograd keeps) or inference.
-        no_split_module_classes: class names, classes or qualified names kept whole besides those
-            that gain nothing from being decomposed (`granularity`, `fold`).
-        split_module_classes: the same of modules that are decomposed though they gain nothing from it.
-
-    Returns:
-        The graph, in code order, with bytes and analytic counts and without seconds.
-
-    Raises:
-        CaptureError: the model does not run with these inputs.
-        ValueError: `no_split_module_classes` names what the model does not have.
-    """
+    """Capture the layer graph of a model."""
     (graph,) = capture_each(
         model,
         [inputs],
@@ -65,23 +49,7 @@ def capture_each(
     split_module_classes: Names | None = None,
     arguments: Sequence[dict[str, Arguments]] | None = None,
 ) -> list[LayerGraph]:
-    """Capture a graph for each of several inputs, with the same layers, to be united.
-
-    Args:
-        model: the model; left exactly as found.
-        examples: arguments of calls that may take different paths through the model.
-        training: as for `capture`.
-        no_split_module_classes, split_module_classes: as for `capture`.
-        arguments: one for each example, filled with what each module is called with, by the name of
-            its node.
-
-    Returns:
-        A graph for each.
-
-    Raises:
-        CaptureError: the model does not run with some of the inputs.
-        ValueError: `no_split_module_classes` names what the model does not have.
-    """
+    """Capture a graph for each of several inputs, with the same layers, to be united."""
     kept: Sequence[dict[str, Arguments] | None] = arguments or [None for _ in examples]
     traces = [
         run_once(model, inputs, training=training, arguments=into)

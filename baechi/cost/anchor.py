@@ -10,12 +10,5 @@ from collections.abc import Sequence
 
 
 def anchor(candidates: Sequence[tuple[int, int]]) -> int:
-    """Choose the input that the others travel to.
-
-    Args:
-        candidates: for each input that lies on a device, its bytes and the turn it was made at.
-
-    Returns:
-        Index of the largest, the newest among equals, the first among equals in that too.
-    """
+    """Choose the input that the others travel to."""
     return max(range(len(candidates)), key=lambda index: (*candidates[index], -index))

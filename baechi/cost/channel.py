@@ -24,38 +24,18 @@ class Channels:
         self._free_s = [0.0] * (ends * ends if self._stride else ends)
 
     def of(self, source: int, target: int) -> int:
-        """The channel that carries what goes from one device to another.
-
-        Args:
-            source: where a tensor is.
-            target: where it goes.
-        """
+        """The channel that carries what goes from one device to another."""
         return self._stride * source + target
 
     def book(self, source: int, target: int, ready_s: float, duration_s: float) -> tuple[float, float]:
-        """Put a transfer at the end of its queue.
-
-        Args:
-            source: where the tensor is.
-            target: where it goes.
-            ready_s: when it can leave.
-            duration_s: how long it travels.
-
-        Returns:
-            When it starts and when it has arrived.
-        """
+        """Put a transfer at the end of its queue."""
         channel = self.of(source, target)
         start_s = max(ready_s, self._free_s[channel])
         self._free_s[channel] = start_s + duration_s
         return start_s, self._free_s[channel]
 
     def last_arrival_s(self, target: int, transfers: Iterable[tuple[float, int, float]]) -> float:
-        """When the last of several transfers would have arrived, if they were booked now.
-
-        Args:
-            target: where they go.
-            transfers: `(ready_s, source, duration_s)` of each, in the order of booking.
-        """
+        """When the last of several transfers would have arrived, if they were booked now."""
         last_s = 0.0
         if not self._stride:  # one channel for all: each arrives after the one before
             free_at_s = self._free_s[target]

@@ -77,14 +77,7 @@ class Clock:
     def submit(
         self, job: Job, issued_s: float, after: Iterable[Job], early: Sequence[tuple[Job, float]] = ()
     ) -> None:
-        """Take a job that the host issued.
-
-        Args:
-            job: the job.
-            issued_s: the host's clock when it has issued it.
-            after: what must end before it starts.
-            early: jobs that need not be over, and how many seconds before that it may start.
-        """
+        """Take a job that the host issued."""
         self._counter += 1
         job.number = self._counter
         job.ready_s = issued_s

@@ -6,19 +6,11 @@ from baechi.records.device import Device
 
 
 def is_gpu(device: Device) -> bool:
-    """Whether a device is a GPU of this machine, or one to plan for.
-
-    Args:
-        device: of a cluster that is not emulated; what is emulated computes on the CPU.
-    """
+    """Whether a device is a GPU of this machine, or one to plan for."""
     planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
     return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
 
 
 def computes_on_gpus(cluster: Cluster) -> bool:
-    """Whether the kernels of a step are those of GPUs.
-
-    Args:
-        cluster: any cluster.
-    """
+    """Whether the kernels of a step are those of GPUs."""
     return not cluster.emulated and any(map(is_gpu, cluster.devices))

@@ -101,14 +101,7 @@ class IndexedGraph:
     def of(
         cls, graph: LayerGraph, *, spread: bool = False, alone: bool = False, apart: bool = False
     ) -> "IndexedGraph":
-        """Index a graph.
-
-        Args:
-            graph: the layer graph.
-            spread: whether it is placed on several devices; see `transfer.tensors`.
-            alone: whether it is placed on one device; see `transfer.tensors`.
-            apart: whether functional ops may lie apart from what they follow; see `LayerGraph.groups`.
-        """
+        """Index a graph."""
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
         costs_of = dict(graph.placed_costs())
@@ -161,14 +154,7 @@ class IndexedGraph:
 
 
 def topological_names(graph: LayerGraph) -> list[str]:
-    """The layers in the topological order nearest to code order.
-
-    Args:
-        graph: the layer graph.
-
-    Returns:
-        Every node but inputs; among those that could come next, the first in code order does.
-    """
+    """The layers in the topological order nearest to code order."""
     names = list(graph.placed())
     index = {name: place for place, name in enumerate(names)}
     if _are_topological(graph, index):
@@ -196,20 +182,7 @@ def topological_names(graph: LayerGraph) -> list[str]:
 def seconds_by_device(
     graph: LayerGraph, names: Sequence[str], devices: Sequence[Device], attribute: str
 ) -> list[list[float]]:
-    """Times of layers on devices.
-
-    Args:
-        graph: the layer graph.
-        names: layers.
-        devices: the devices.
-        attribute: `"forward_s"` or `"backward_s"`.
-
-    Returns:
-        `seconds[device][layer]`; devices of one kind and speed share their list.
-
-    Raises:
-        RecordError: times are given by kind, and not for one of the devices.
-    """
+    """Times of layers on devices."""
     known: dict[tuple[str, float], list[float]] = {}
     for device in devices:
         key = (device.kind, device.speed)

@@ -33,49 +33,20 @@ class Machine:
     def compute(
         self, device: int, ready_s: float, duration_s: float, least_s: float = 0.0
     ) -> tuple[float, float]:
-        """Run a kernel, a layer or a task on a device's engine.
-
-        Args:
-            device: which one.
-            ready_s: when its inputs are there and the host has issued it.
-            duration_s: how long it runs.
-            least_s: when the engine is free again at the earliest.
-
-        Returns:
-            When it starts and when it is over.
-        """
+        """Run a kernel, a layer or a task on a device's engine."""
         start_s = max(ready_s, self._free_s[device])
         over_s = start_s + duration_s
         self._free_s[device] = max(over_s, least_s)
         return start_s, over_s
 
     def send(self, source: int, target: int, ready_s: float, size_bytes: int) -> tuple[float, float]:
-        """Send a tensor over a link.
-
-        Args:
-            source: where it is.
-            target: where it goes.
-            ready_s: when it can leave.
-            size_bytes: its size.
-
-        Returns:
-            When it starts and when it has arrived.
-        """
+        """Send a tensor over a link."""
         duration_s = transfer_s(self._links[source][target], size_bytes)
         return self._channels.book(source, target, ready_s, duration_s)
 
 
 def issue_s(now_s: float, duration_s: float, launch_s: float) -> tuple[float, float]:
-    """When the host issues the kernels of a layer.
-
-    Args:
-        now_s: when the host reaches the layer.
-        duration_s: how long it takes to issue all of them.
-        launch_s: how long it takes to issue one.
-
-    Returns:
-        When the first kernel may start, and when the last has been issued.
-    """
+    """When the host issues the kernels of a layer."""
     # the first kernel runs while the host issues the others; a graph without host times has 0 s here
     return now_s + min(launch_s, duration_s), now_s + duration_s
 
@@ -84,35 +55,18 @@ def last_part(host_s: float, launch_s: float) -> float:
     """The fraction of a layer's work that remains when its last kernel has been issued.
 
     Its kernels count as equally long.
-
-    Args:
-        host_s: how long it takes to issue all of them.
-        launch_s: how long it takes to issue one.
     """
     return min(1.0, launch_s / host_s) if host_s > 0 else 0.0
 
 
 def paced_s(over_s: float, now_s: float, kernels_s: float, work_s: float, launch_s: float) -> float:
-    """When a layer is over that follows others on a device, which waits for nothing but its host.
-
-    Args:
-        over_s: when the layers before it are over.
-        now_s: when the host reaches the layer.
-        kernels_s: how long the host takes to issue its kernels.
-        work_s: how long it runs.
-        launch_s: how long the host takes to issue one kernel.
-    """
+    """When a layer is over that follows others on a device, which waits for nothing but its host."""
     first_s, last_s = issue_s(now_s, kernels_s, launch_s)
     return max(max(over_s, first_s) + work_s, last_s + last_part(kernels_s, launch_s) * work_s)
 
 
 def host_s_of(layers: Sequence[LayerCosts], phase: Phase) -> list[float]:
-    """By layer, how long the host takes to issue its kernels.
-
-    Args:
-        layers: the attributes of each.
-        phase: forward or backward.
-    """
+    """By layer, how long the host takes to issue its kernels."""
     if phase == "backward":
         return [float(costs.host_backward_s) for costs in layers]
     return [float(costs.host_forward_s) for costs in layers]

@@ -85,18 +85,7 @@ class Footprint(NamedTuple):
 
 
 def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Footprint]:
-    """The table for every layer.
-
-    Args:
-        graph: the layer graph; `graph.training` chooses the column.
-        optimizer: name of the optimizer that will train it; `graph.graph["optimizer"]` unless given.
-
-    Returns:
-        By layer, in code order; fractions of bytes rounded up.
-
-    Raises:
-        ValueError: the optimizer is unknown.
-    """
+    """The table for every layer."""
     layers = dict(graph.placed_costs())
     return dict(zip(layers, footprints_of(graph, layers.values(), optimizer), strict=True))
 
@@ -104,16 +93,7 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
 def footprints_of(
     graph: LayerGraph, layers: Iterable[LayerCosts], optimizer: str | None = None
 ) -> list[Footprint]:
-    """The rows of some layers.
-
-    Args:
-        graph: the layer graph.
-        layers: the attributes of each.
-        optimizer: as for `footprints`.
-
-    Raises:
-        ValueError: the optimizer is unknown.
-    """
+    """The rows of some layers."""
     chosen = graph.graph.get("optimizer") if optimizer is None else optimizer
     spent = optimizer_costs(chosen)
     row = _in_training if graph.training else _in_inference
@@ -132,21 +112,13 @@ def footprints_of(
 
 
 def saved_returned_bytes(costs: LayerCosts) -> int:
-    """Bytes of what a layer makes that autograd keeps, and that the model returns.
-
-    Args:
-        costs: the layer's attributes.
-    """
+    """Bytes of what a layer makes that autograd keeps, and that the model returns."""
     returned = sum(map(ceil, (costs.returned or {}).values()))
     return min(max(0, returned - ceil(costs.held_bytes)), ceil(costs.saved_bytes - costs.lasting_bytes))
 
 
 def step_bytes(graph: LayerGraph) -> int:
-    """What a step takes on one device beside the parameters and buffers, at most.
-
-    Args:
-        graph: the layer graph.
-    """
+    """What a step takes on one device beside the parameters and buffers, at most."""
     rows = footprints(graph).values()
     kept = sum([row.saved_bytes + row.output_bytes for row in rows]) + ceil(graph.total("grad_bytes"))
     return kept + max([row.temp_bytes + row.upstream_bytes for row in rows], default=0)
@@ -157,10 +129,6 @@ def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
 
     All weights at once need all of them once. One by one, each needs itself twice, and what the one
     before left lies there still, until the first of the new ones is made: as much again, at most.
-
-    Args:
-        total_bytes: `update_bytes` of all layers there.
-        largest_bytes: `largest_update_bytes`, the most of them.
     """
     return max(total_bytes, 2 * largest_bytes + min(largest_bytes, total_bytes - largest_bytes))
 

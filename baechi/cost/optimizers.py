@@ -35,14 +35,7 @@ OPTIMIZERS: dict[str, OptimizerCosts] = {
 
 
 def optimizer_costs(optimizer: str | None) -> OptimizerCosts:
-    """The row of an optimizer.
-
-    Args:
-        optimizer: its name, in any case; None for no optimizer.
-
-    Raises:
-        RecordError: the name, which may be a graph's note, is unknown.
-    """
+    """The row of an optimizer."""
     if optimizer is None:
         return OptimizerCosts()
     name = optimizer.lower() if isinstance(optimizer, str) else optimizer
@@ -53,15 +46,7 @@ def optimizer_costs(optimizer: str | None) -> OptimizerCosts:
 
 
 def row_of(class_name: str, options: Iterable[Mapping[str, Any]]) -> str | None:
-    """The name of the row for an optimizer that exists.
-
-    Args:
-        class_name: the name of its class.
-        options: its parameter groups, with the options of each.
-
-    Returns:
-        A key of `OPTIMIZERS`; None if there is no row for the class.
-    """
+    """The name of the row for an optimizer that exists."""
     name = class_name.lower()
     if name not in OPTIMIZERS:
         return None

@@ -37,13 +37,7 @@ class OwnWork:
 
     @classmethod
     def of(cls, indexed: IndexedGraph, cluster: Cluster, *, training: bool) -> "OwnWork":
-        """Look up a graph's costs on a cluster; all are 0 if either says nothing of the host.
-
-        Args:
-            indexed: the layer graph, indexed.
-            cluster: the devices.
-            training: whether autograd records the forward.
-        """
+        """Look up a graph's costs on a cluster; all are 0 if either says nothing of the host."""
         knows_host = any([layer.host_forward_s for layer in indexed.costs])
         costs = (cluster.host if knows_host else None) or HostCosts()
         trained = [training and _trained(layer) for layer in indexed.costs]

@@ -21,20 +21,7 @@ _Seconds = float | Mapping[str, float]
 
 
 def recomputed(graph: LayerGraph, names: Iterable[str], *, together: bool = True) -> LayerGraph:
-    """A graph with the costs of running some modules again.
-
-    Args:
-        graph: the layer graph; one that notes such modules already is changed no second time.
-        names: qualified names of modules, none inside of another.
-        together: whether the layers of each share a device. Torn over several, what travels inside is not
-            counted again.
-
-    Returns:
-        A copy that notes the names; the graph itself without any.
-
-    Raises:
-        ValueError: the graph notes other modules.
-    """
+    """A graph with the costs of running some modules again."""
     wanted, there = list(names), list(graph.graph.get("recompute", ()))
     if there and wanted and there != wanted:
         raise ValueError(
@@ -87,11 +74,7 @@ class Call:
         return sum([max(_fastest_s(costs.forward_s), costs.host_forward_s) for costs in running])
 
     def change(self, *, together: bool) -> None:
-        """Write the costs of the call into the graph.
-
-        Args:
-            together: whether its layers share a device.
-        """
+        """Write the costs of the call into the graph."""
         again = {node: self._saved_again(node) for node in self._nodes}
         seconds = dict(self._second_run(again))
         second_run_bytes = self._second_run_bytes(again)

@@ -6,12 +6,7 @@ from baechi.records.graph import LayerGraph
 
 
 def is_within(module: str, name: str) -> bool:
-    """Whether a module is another one, or inside of it.
-
-    Args:
-        module: a qualified name.
-        name: that of the other.
-    """
+    """Whether a module is another one, or inside of it."""
     return module == name or module.startswith(f"{name}.")
 
 
@@ -20,13 +15,6 @@ def calls_of(graph: LayerGraph, names: Collection[str]) -> dict[str, list[list[s
 
     Calls follow each other in code order. A call ends where other code runs, or where the first layer of the
     module runs again.
-
-    Args:
-        graph: the layer graph.
-        names: qualified names of modules.
-
-    Returns:
-        By name, for each call its nodes in code order.
     """
     calls: dict[str, list[list[str]]] = {name: [] for name in names}
     first_layer: dict[str, str] = {}
@@ -48,11 +36,7 @@ def calls_of(graph: LayerGraph, names: Collection[str]) -> dict[str, list[list[s
 
 
 def outermost(names: Collection[str]) -> Iterator[str]:
-    """Some modules without those that are inside of others.
-
-    Args:
-        names: qualified names.
-    """
+    """Some modules without those that are inside of others."""
     known = set(names)
     for name in dict.fromkeys(names):
         if not any(outer in known for outer in around(name)):
@@ -60,11 +44,7 @@ def outermost(names: Collection[str]) -> Iterator[str]:
 
 
 def around(name: str) -> Iterator[str]:
-    """The modules that one is inside of, from the inside out, without the root.
-
-    Args:
-        name: the qualified name of a module, or of a weight.
-    """
+    """The modules that one is inside of, from the inside out, without the root."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name

@@ -40,11 +40,6 @@ class Work:
         """That of a node.
 
         Where gradients of weights stay from step to step, its backward adds to them.
-
-        Args:
-            graph: a captured graph.
-            name: the node.
-            backward: in backward, else in forward.
         """
         costs, times = graph.costs(name), 1.0
         amounts, arithmetic = (costs.flops, costs.moved_bytes, costs.kernels), costs.arithmetic
@@ -65,9 +60,6 @@ class Work:
         """Adding gradients of the weights that a layer owns to those that are there: a kernel for each.
 
         Autograd does so in steps that keep the gradients of earlier ones, and in microbatches.
-
-        Args:
-            costs: the layer's attributes.
         """
         if not costs.grad_bytes:
             return cls(0, 0, 0)
@@ -76,12 +68,7 @@ class Work:
 
     @classmethod
     def of_sum(cls, size_bytes: float, before: "Work | None" = None) -> "Work":
-        """Adding one gradient to another one.
-
-        Args:
-            size_bytes: of each.
-            before: work that is there already.
-        """
+        """Adding one gradient to another one."""
         moved_bytes, kernels = (0.0, 0.0) if before is None else (before.moved_bytes, before.kernels)
         return cls(0, moved_bytes + _ADDITION_PASSES * size_bytes, kernels + 1)
 
@@ -90,13 +77,6 @@ class Work:
 
         Kernels run one after the other. So what one of them moves is not hidden behind the arithmetic of
         another one.
-
-        Args:
-            device: who does it.
-            dtype: name of the dtype it computes in.
-
-        Raises:
-            ValueError: the device has no rate for what the layer does.
         """
         rest = (
             max(0.0, self.flops - sum([flops for flops, _ in self.arithmetic])),
@@ -106,17 +86,7 @@ class Work:
 
 
 def layer_s(device: Device, flops: float, moved_bytes: float, dtype: str = "float32") -> float:
-    """Seconds of some work at a device's peak rates.
-
-    Args:
-        device: who does it.
-        flops: arithmetic operations.
-        moved_bytes: bytes read and written.
-        dtype: name of the dtype it computes in; one without a rate has float32's, else the lowest.
-
-    Raises:
-        ValueError: the device has no rate for what the layer does.
-    """
+    """Seconds of some work at a device's peak rates."""
     compute_s = flops / _flops_per_s(device, dtype) if flops else 0.0
     if moved_bytes and not device.bytes_per_s:
         raise _no_rate(device, "bytes_per_s")

@@ -22,11 +22,6 @@ def of_rows(graph: LayerGraph, share: float, devices: Iterable[Device]) -> Layer
     """The graph of another batch: work and bytes grow with the rows; weights, and reading them, do not.
 
     Seconds grow as the roofline's do; where a device has no rates, with the rows.
-
-    Args:
-        graph: of a batch.
-        share: the rows of the other batch, over those of this one.
-        devices: of each kind that seconds are given for.
     """
     other, by_kind = LayerGraph.from_networkx(graph), {device.kind: device for device in devices}
     for _, costs in other.nodes(data=True):

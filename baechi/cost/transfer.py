@@ -45,12 +45,7 @@ class Tensor(NamedTuple):
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
-    """Seconds of a transfer.
-
-    Args:
-        link: the link it takes.
-        size_bytes: what travels; an empty tensor still takes the link's latency.
-    """
+    """Seconds of a transfer."""
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
@@ -64,19 +59,7 @@ def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float, float]]:
 
 
 def tensors(graph: LayerGraph, *, spread: bool = False, alone: bool = False) -> list[Tensor]:
-    """The tensors that layers hand to each other.
-
-    Args:
-        graph: the layer graph. Edges of one source with the same `tensor` are one tensor; edges
-            without the attribute are one tensor together; `order_only` edges are none.
-        spread: whether it is placed on several devices: then glue that reads inputs of the model only
-            (`on_host`) runs on the host, and what it reads does not travel.
-        alone: whether it is placed on one device: then inputs of the model go there whole, if the graph says
-            how large they are, and stay.
-
-    Returns:
-        Tensors by the code order of their sources.
-    """
+    """The tensors that layers hand to each other."""
     found: list[Tensor] = []
     on_host = {name for name, costs in graph.placed_costs() if costs.on_host} if spread else ()
     for source, edges in graph.adjacency():
@@ -133,13 +116,6 @@ def _whole(source: str, size_bytes: int, edges: Mapping[str, Any]) -> Iterator[T
 
 
 def link_table(cluster: Cluster) -> list[list[Link]]:
-    """The links by index, for inner loops.
-
-    Args:
-        cluster: the devices.
-
-    Returns:
-        `table[source][target]`; devices by their place in the cluster, the host after the last.
-    """
+    """The links by index, for inner loops."""
     ends = (*cluster.names, HOST)
     return [[cluster.link_between(source, target) for target in ends] for source in ends]

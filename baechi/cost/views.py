@@ -6,12 +6,7 @@ from baechi.records.layer_costs import LayerCosts
 
 
 def views_among(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
-    """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte.
-
-    Args:
-        layers: their costs.
-        made_bytes: by layer, the size of the largest tensor that it makes.
-    """
+    """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
     return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
 
 
@@ -22,15 +17,7 @@ def keepers_of(
     reads: Sequence[Sequence[int]],
     is_view: Sequence[bool],
 ) -> list[set[int]]:
-    """By tensor, the readers that may keep it. What keeps a view keeps the memory that it is a view of.
-
-    Args:
-        keepers: by tensor, the names of the readers that autograd keeps it for.
-        index: by name, the layer.
-        makes: by layer, the tensors that it makes.
-        reads: by layer, the tensors that it reads.
-        is_view: by layer, whether its output is memory of its inputs.
-    """
+    """By tensor, the readers that may keep it. What keeps a view keeps the memory that it is a view of."""
     found = [{index[name] for name in names} for names in keepers]
     for layer in reversed(range(len(makes))):
         if is_view[layer] and any([found[tensor] for tensor in makes[layer]]):

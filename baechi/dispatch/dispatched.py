@@ -84,18 +84,7 @@ class Dispatched:
         return self._master
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model, chunk by chunk.
-
-        Args:
-            args, kwargs: as the model takes them.
-
-        Returns:
-            What the model returns for the whole input, on the input's device.
-
-        Raises:
-            AggregateError: several chunks failed.
-            Exception: what the one chunk raised that failed.
-        """
+        """Call the model, chunk by chunk."""
         return left_as_before(partial(self._called, args, kwargs))
 
     forward = __call__

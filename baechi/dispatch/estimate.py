@@ -31,13 +31,7 @@ _PARTS = (1.0, 0.75, 0.5, 0.25, 0.125)
 
 
 def estimate_paces(model: nn.Module, scheduler: HybridScheduler, call: AbstractCall) -> None:
-    """Tell a scheduler how long its devices take, as far as that can be known before.
-
-    Args:
-        model: the model; left as found.
-        scheduler: its devices are described by clusters, else they stay unknown.
-        call: an input.
-    """
+    """Tell a scheduler how long its devices take, as far as that can be known before."""
     for target in scheduler.targets:
         if scheduler.paces[target.name] or target.cluster is None or target.plan is not None:
             continue

@@ -16,23 +16,13 @@ Kinds = tuple[type[BaseException], ...]
 
 
 def is_recoverable(error: BaseException, kinds: Kinds) -> bool:
-    """Whether a call with less work may succeed.
-
-    Args:
-        error: what a chunk raised.
-        kinds: the user's own types of such errors.
-    """
+    """Whether a call with less work may succeed."""
     said = getattr(error, "recoverable", False)
     return bool(said) or isinstance(error, (*kinds, torch.OutOfMemoryError))
 
 
 def mark(error: BaseException, kinds: Kinds) -> None:
-    """Let an error of any type say whether it is recoverable, as those of baechi do.
-
-    Args:
-        error: what a chunk raised.
-        kinds: the user's own types of recoverable errors.
-    """
+    """Let an error of any type say whether it is recoverable, as those of baechi do."""
     recoverable = is_recoverable(error, kinds)
     if getattr(error, "recoverable", None) != recoverable:
         try:
@@ -42,12 +32,7 @@ def mark(error: BaseException, kinds: Kinds) -> None:
 
 
 def failure_of(errors: Sequence[BaseException], chunks: int) -> BaseException:
-    """The one error that a call raises.
-
-    Args:
-        errors: what failed, in order; at least one.
-        chunks: how many chunks were started.
-    """
+    """The one error that a call raises."""
     if len(errors) == 1:
         return errors[0]
     for error in errors:

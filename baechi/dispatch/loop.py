@@ -79,18 +79,7 @@ class Loop:
     _over: bool = False
 
     def results(self, calls: Iterable[AbstractCall]) -> Generator[Any, None, None]:
-        """The result of each call, in order; no more calls are opened than keep the targets busy.
-
-        Args:
-            calls: the calls, which may be without end.
-
-        Yields:
-            What each becomes.
-
-        Raises:
-            AggregateError: several chunks failed.
-            Exception: what the one chunk raised that failed.
-        """
+        """The result of each call, in order; no more calls are opened than keep the targets busy."""
         source = iter(calls)
         try:
             try:

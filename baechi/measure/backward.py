@@ -19,16 +19,7 @@ Calls = dict[str, list[Call]]
 def clocked_backward(
     outputs: Sequence[torch.Tensor], owner_of: Callable[[int], str | None], clock: CallClock
 ) -> Calls:
-    """Run backward, with gradients of ones.
-
-    Args:
-        outputs: where it begins.
-        owner_of: the owner of the node with a sequence number; None if it has none.
-        clock: of the device that runs it.
-
-    Returns:
-        The calls of the owners' nodes. The device is idle.
-    """
+    """Run backward, with gradients of ones."""
     calls: Calls = {}
     nodes: dict[str, int] = {}
     for node in nodes_from(map(node_of, outputs)):

@@ -39,25 +39,7 @@ SIZES = tuple([4**power for power in range(5, 14)])
 def links(
     cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5, save: bool | str | Path = False
 ) -> Cluster:
-    """Measure every link of a cluster, those from and to the host among them.
-
-    Args:
-        cluster: devices of this machine, or emulated ones.
-        sizes: of the copies, in bytes, at least two different ones; those that a device cannot
-            hold twice are left out.
-        rounds: how often each size is copied; the median counts. One copy before them warms up.
-        save: a path to write the measured cluster to; or True to keep its links in the user's cache
-            folder (`$XDG_CACHE_HOME/baechi`), where `Cluster.discover` finds them.
-
-    Returns:
-        The cluster with measured links; `Link.residual` says how far the times lay from the line.
-        What the host takes to ask for a copy is not in the latency: it is `Cluster.launch_s`, which is
-        measured, too, on the first device with streams.
-
-    Raises:
-        ValueError: too few sizes or rounds; emulated links to keep for this machine.
-        BaechiError: devices that are not here.
-    """
+    """Measure every link of a cluster, those from and to the host among them."""
     if len(set(sizes)) < 2 or rounds < 1:
         raise ValueError(f"{len(set(sizes))} sizes and {rounds} rounds: a line takes two sizes and a round")
     if save is True and cluster.emulated:
@@ -88,16 +70,7 @@ def links(
 
 
 def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) -> Link:
-    """The link that explains some copies best.
-
-    Args:
-        sizes: in bytes, at least two different ones.
-        times_s: seconds of a copy of each size.
-        peer: whether the ends copy directly.
-
-    Raises:
-        ValueError: fewer than two sizes.
-    """
+    """The link that explains some copies best."""
     if len(set(sizes)) < 2:
         raise ValueError(f"copies of {len(set(sizes))} sizes make no line: give a smaller size as well")
     weights = [1 / max(taken_s, 1e-12) ** 2 for taken_s in times_s]

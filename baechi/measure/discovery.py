@@ -21,17 +21,7 @@ _SIZES, _ROUNDS = (2**12, 2**18, 2**22, 2**24), 3
 def discovered(
     split: int = 1, cpu: int | str | None = None, *, reserve: Reserve = RESERVE, measure: bool = True
 ) -> Cluster:
-    """The visible accelerators, as `Cluster.discover` has them.
-
-    Args:
-        split: into how many devices to split each GPU.
-        cpu: how much memory the CPU gives as a device beside them; None: it is none.
-        reserve: what is left free of each GPU: a fraction of its memory, or bytes.
-        measure: whether what was not measured before is measured now.
-
-    Returns:
-        A cluster. If its devices have no memory left to measure links, these are guessed, said in the log.
-    """
+    """The visible accelerators, as `Cluster.discover` has them."""
     cluster = discover(split, cpu, reserve=reserve)
     if not measure or with_kept(cluster) is not None:
         return cluster

@@ -16,16 +16,7 @@ _HOST = Device("this machine", **datasheet("CPU"))
 
 
 def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
-    """Put estimated seconds onto a graph, by kind of device.
-
-    Args:
-        graph: a captured graph, with `flops`, `moved_bytes` and `dtype`.
-        devices: one time is made for each kind among them; times for other kinds stay.
-        launch_s: seconds of host time to issue one kernel.
-
-    Raises:
-        ValueError: a device has no rates.
-    """
+    """Put estimated seconds onto a graph, by kind of device."""
     if graph.graph.get("uncounted"):
         logger.warning(
             "no formula says how much %s computes: its layers are estimated by the bytes that they move "
@@ -46,12 +37,7 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
 
 
 def estimate_issue(graph: LayerGraph, launch_s: float) -> None:
-    """Put on a graph how long the host takes to issue each layer.
-
-    Args:
-        graph: a captured graph, with `kernels`.
-        launch_s: seconds of host time to issue one kernel.
-    """
+    """Put on a graph how long the host takes to issue each layer."""
     for name in graph.placed():
         data = graph.nodes[name]
         data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
@@ -63,11 +49,6 @@ def estimate_additions(graph: LayerGraph, devices: Iterable[Device], launch_s: f
     """Add to measured seconds of backward what adding gradients to those of earlier steps takes.
 
     Measured steps begin without gradients.
-
-    Args:
-        graph: a graph with measured times, in training.
-        devices: those of its kinds; seconds of no kind are this machine's CPU's.
-        launch_s: seconds of host time to issue one kernel.
     """
     by_kind = {device.kind: device for device in devices}
     for name, costs in graph.placed_costs():

@@ -31,21 +31,12 @@ class Step:
     counts: Mapping[HostWork, int]
 
     def predicted_s(self, costs: HostCosts) -> float:
-        """What it takes by some costs.
-
-        Args:
-            costs: seconds for each thing.
-        """
+        """What it takes by some costs."""
         return sum([times * costs.seconds(what) for what, times in self.counts.items()])
 
 
 def fitted(steps: Sequence[Step], guess: HostCosts) -> HostCosts:
-    """The costs that predict steps best.
-
-    Args:
-        steps: timed and counted.
-        guess: where to stay near, all of it as much faster or slower as the middle step; 0 stays 0.
-    """
+    """The costs that predict steps best."""
     speed = median([step.taken_s / step.predicted_s(guess) for step in steps])
     guess = guess.with_seconds({what: speed * seconds for what, seconds in guess.by_work().items()})
     known = [what for what in _WORK if guess.seconds(what) and any(step.counts.get(what) for step in steps)]

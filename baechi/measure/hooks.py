@@ -62,18 +62,6 @@ def measure(
     of the rounds after that count. What is not timed (functional ops, layers that run only sometimes) gets
     its estimate, scaled as the layers' measurements relate to theirs. On a device with streams, host and
     device are measured apart.
-
-    Args:
-        model: the model; left exactly as found.
-        inputs: arguments of the call.
-        graph: its captured graph.
-        rounds: how often the model runs when it is warm, at least 1.
-        device: where it runs; seconds are put for its kind. None: on the CPU, as one number a layer.
-        placed: while it is open, the model is on the device.
-
-    Raises:
-        ValueError: `rounds` is below 1.
-        CaptureError: the model does not run, or has nothing to run backward from.
     """
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")

@@ -44,17 +44,6 @@ def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = No
 
     Of the runtime what a chain of layers shows; the rest is as usual (`HostCosts.usual`). The bench
     `witness` (`tests/benches/`) fits all of it to whole steps of models.
-
-    Args:
-        rounds: how often each way runs; medians count.
-        layers: of each small model, an even number of at least 4.
-        cluster: its first two devices are used; two emulated ones unless given.
-
-    Returns:
-        The costs on this machine, for `dataclasses.replace(cluster, host=...)`.
-
-    Raises:
-        ValueError: too few rounds, layers or devices.
     """
     devices = cluster or Cluster.virtual(2)
     if rounds < 1 or layers < 4 or layers % 2:
@@ -190,26 +179,13 @@ def _assigned(
     order: Iterable[int] | None = None,
     reorder: Any = "host",
 ) -> nn.Module:
-    """The model on two devices.
-
-    Args:
-        cluster: their cluster.
-        model: a model whose layers run in the order of its modules, as far as the code reads them.
-        far: by layer, whether it lies on the second device.
-        order: the plan's order; the code's unless given.
-        reorder: as for `assign`.
-    """
+    """The model on two devices."""
     made: nn.Module = lazy_import("assign")(model, _plan(cluster, model, far, order), reorder=reorder)
     return made
 
 
 def _pipelined(cluster: Cluster, model: nn.Module, far: Iterable[bool], *, apart: bool) -> nn.Module:
-    """The model with its step in microbatches.
-
-    Args:
-        cluster, model, far: as for `_assigned`.
-        apart: whether the backward of weights is.
-    """
+    """The model with its step in microbatches."""
     plan = _plan(cluster, model, far, None, weights_apart=apart)
     split = Pipeline(plan, _PARTS, tuple(units_of(plan).tasks(_PARTS)))
     microbatches = lazy_import("microbatches")(split)

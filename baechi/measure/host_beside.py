@@ -31,11 +31,7 @@ class HostBeside:
 
     @classmethod
     def measured(cls, *, rounds: int) -> "HostBeside":
-        """Measure it.
-
-        Args:
-            rounds: how often each is timed.
-        """
+        """Measure it."""
         return cls(bare_pair_s(rounds=rounds), hooks_s(rounds=rounds))
 
     def least(self, other: "HostBeside") -> "HostBeside":
@@ -57,14 +53,7 @@ class Ladder(nn.Module):
         self.right = nn.ModuleList([nn.Linear(FEATURES, FEATURES) for _ in range(steps)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run both.
-
-        Args:
-            x: (batch, features).
-
-        Returns:
-            Their sum, of the same shape.
-        """
+        """Run both."""
         left = right = x
         for one, other in zip(self.left, self.right, strict=True):
             left, right = one(left), other(right)
@@ -84,14 +73,7 @@ class _Bare(torch.autograd.Function):
 
 
 def bare_pair_s(*, rounds: int = 30) -> float:
-    """What two calls of an empty `autograd.Function` take, to measure a transfer by, which makes two.
-
-    Args:
-        rounds: how often a chain of them is timed.
-
-    Returns:
-        Seconds of processor time of a pair.
-    """
+    """What two calls of an empty `autograd.Function` take, to measure a transfer by, which makes two."""
     x, taken_s = torch.ones(2, 4, requires_grad=True), []
     for _ in range(rounds):
         begun_s, made = time.process_time(), x
@@ -102,14 +84,7 @@ def bare_pair_s(*, rounds: int = 30) -> float:
 
 
 def hooks_s(*, rounds: int = 30) -> float | None:
-    """What accelerate's hooks add to a layer call.
-
-    Args:
-        rounds: how often a model with and without hooks is timed.
-
-    Returns:
-        Seconds of processor time; None where accelerate is not installed, or other work was in the way.
-    """
+    """What accelerate's hooks add to a layer call."""
     if find_spec("accelerate") is None:
         return None
     x, plain, with_hooks = torch.ones(2, FEATURES), Ladder(_STEPS), hooked(Ladder(_STEPS))
@@ -119,14 +94,7 @@ def hooks_s(*, rounds: int = 30) -> float | None:
 
 
 def hooked(model: nn.Module) -> nn.Module:
-    """Put accelerate's hooks on linear layers, as `device_map` does.
-
-    Args:
-        model: gets the hooks.
-
-    Returns:
-        The model.
-    """
+    """Put accelerate's hooks on linear layers, as `device_map` does."""
     hooks: Any = import_module("accelerate.hooks")
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -136,12 +104,7 @@ def hooked(model: nn.Module) -> nn.Module:
 
 
 def timed(model: nn.Module, x: torch.Tensor) -> float:
-    """Seconds of processor time of a run that follows one of the same model, so that caches are filled.
-
-    Args:
-        model: takes `x`.
-        x: (batch, features).
-    """
+    """Seconds of processor time of a run that follows one of the same model, so that caches are filled."""
     model(x)
     start_s = time.process_time()
     model(x)

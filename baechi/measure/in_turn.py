@@ -53,12 +53,7 @@ class Way:
             self.step()
 
     def counted(self, taken_s: float, devices: Cluster) -> Step:
-        """What a step does how often.
-
-        Args:
-            taken_s: what it takes.
-            devices: emulated ones, on which it runs.
-        """
+        """What a step does how often."""
         with devices:
             emulation: Emulation = devices.emulation
             self.get_ready()
@@ -68,16 +63,7 @@ class Way:
 
 
 def timed(ways: Sequence[Way], rounds: int, devices: Cluster) -> tuple[list[tuple[Way, Step]], float]:
-    """Time ways in turn, and count what each does. The fastest turns count: other work only slows down.
-
-    Args:
-        ways: models, ready to run.
-        rounds: how often each has its turn.
-        devices: emulated ones, on which they are distributed.
-
-    Returns:
-        Each with its step; and seconds of an empty loop, run in turn with them.
-    """
+    """Time ways in turn, and count what each does. The fastest turns count: other work only slows down."""
     taken_s: list[list[float]] = [[] for _ in ways]
     loops_s = []
     with quiet():
@@ -95,12 +81,7 @@ def timed(ways: Sequence[Way], rounds: int, devices: Cluster) -> tuple[list[tupl
 
 
 def with_torch_measured(costs: HostCosts, *, rounds: int) -> HostCosts:
-    """Costs with what torch itself takes on this machine, in about a second.
-
-    Args:
-        costs: what the runtime takes.
-        rounds: how often small models of torch's own modules have their turn.
-    """
+    """Costs with what torch itself takes on this machine, in about a second."""
     ways = [way for twin in small_twins() for way in _plainly(twin)]
     steps, _ = timed(ways, rounds, Cluster.virtual(1))
     guess = HostCosts.usual()
@@ -129,14 +110,7 @@ def _called(model: Any, inputs: dict[str, torch.Tensor]) -> object:
 
 
 def train(twin: Twin, model: Any, inputs: Any, optimizer: torch.optim.Optimizer) -> None:
-    """One step of training.
-
-    Args:
-        twin: the model's.
-        model: what it built.
-        inputs: its batch.
-        optimizer: of its weights.
-    """
+    """One step of training."""
     optimizer.zero_grad()
     twin.loss(model, inputs).backward()
     optimizer.step()

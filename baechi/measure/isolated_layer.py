@@ -56,19 +56,6 @@ def time_alone(
     The copy has weights of its own: made-up ones if the layer's are on the `meta` device. It runs until it
     is warm, and then for the rounds that count; what takes long runs less often, at least three times. On
     a device with streams its weights are out of the caches, as if the rest of a model had run meanwhile.
-
-    Args:
-        layer: the layer.
-        arguments: what it is called with.
-        training: whether it is put into training mode, or out of it; None leaves it and its parts.
-        rounds: how often it runs at most when it is warm.
-        watch: of the device where it runs; nothing else of the model is there.
-
-    Returns:
-        Its seconds; no backward where nothing requires a gradient.
-
-    Raises:
-        Exception: any error of the layer, which may not accept made-up values.
     """
     with _copied(layer, watch.device) as alone, random_state_kept():
         torch.manual_seed(0)

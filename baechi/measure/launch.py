@@ -12,14 +12,7 @@ _ROUNDS = 5
 
 
 def launch_seconds(watch: Stopwatch) -> float:
-    """Measure what the host takes to launch a kernel from Python.
-
-    Args:
-        watch: of a device with streams.
-
-    Returns:
-        Seconds; a median.
-    """
+    """Measure what the host takes to launch a kernel from Python."""
     clock, warm_ups_s = CallClock(watch), list[float]()
     value = torch.zeros(1, device=watch.device)
     while not clock.is_warm(warm_ups_s):

@@ -31,19 +31,7 @@ def measure_layers(
     rounds: int = 20,
     device: Device | None = None,
 ) -> None:
-    """Put measured seconds onto a graph.
-
-    Args:
-        model: the model; on the `meta` device, or anywhere.
-        graph: its captured graph.
-        arguments: what each layer was called with.
-        rounds: how often each layer runs at most when it is warm, at least 1.
-        device: a real one of this machine; seconds are put for its kind. None measures on the CPU: one
-            number for each layer.
-
-    Raises:
-        ValueError: `rounds` is below 1.
-    """
+    """Put measured seconds onto a graph."""
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
     modules = {name or ROOT: module for name, module in model.named_modules()}

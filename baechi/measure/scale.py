@@ -24,13 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def scale_others(graph: LayerGraph, measured: Collection[str], device: Device | None = None) -> None:
-    """Put seconds on the nodes that were not measured.
-
-    Args:
-        graph: a graph with measured seconds on some nodes.
-        measured: these.
-        device: on which they were measured, if seconds are by kind of device.
-    """
+    """Put seconds on the nodes that were not measured."""
     for attribute, backward in (("forward_s", False), ("backward_s", True))[: 1 + graph.training]:
         known = [
             (*_guess(graph, name, backward, device), seconds)
@@ -46,14 +40,7 @@ def scale_others(graph: LayerGraph, measured: Collection[str], device: Device | 
 
 
 def put_seconds(data: dict[str, Any], attribute: str, seconds: float, device: Device | None) -> None:
-    """Put seconds on a node.
-
-    Args:
-        data: its attributes.
-        attribute: `"forward_s"` or `"backward_s"`.
-        seconds: how long it takes.
-        device: whose kind they are for; None: one number, for a device of speed 1.
-    """
+    """Put seconds on a node."""
     if device is None:
         data[attribute] = seconds
     else:
@@ -62,15 +49,7 @@ def put_seconds(data: dict[str, Any], attribute: str, seconds: float, device: De
 
 
 def fit(known: Collection[tuple[float, float, float]]) -> tuple[float, float]:
-    """What explains measured seconds best, by the sum of relative errors.
-
-    Args:
-        known: by layer: kernels, estimated seconds, measured seconds (above 0).
-
-    Returns:
-        Seconds of a kernel, and seconds over estimated seconds; neither is negative. Without a layer
-        that has kernels, seconds are as estimated.
-    """
+    """What explains measured seconds best, by the sum of relative errors."""
     rows = np.array([row for row in known if row[0] or row[1]], np.float64).reshape(-1, 3)
     if not len(rows):
         return 0.0, 1.0

@@ -77,12 +77,7 @@ class CallClock:
         self._waited: Counter[str] = Counter()
 
     def begin(self, key: str, *, inside: bool = False) -> Call:
-        """Right before a call.
-
-        Args:
-            key: calls that take equally long have the same.
-            inside: whether it is part of another timed call, which a wait would make longer.
-        """
+        """Right before a call."""
         watch, spin_s, base, base_s = self.watch, 0.0, None, 0.0
         if watch.has_streams and not inside:
             watch.wait()
@@ -94,20 +89,12 @@ class CallClock:
         return Call(key, spin_s, base, base_s, start, watch.host_s())
 
     def end(self, call: Call) -> None:
-        """Right after it.
-
-        Args:
-            call: what `begin` returned.
-        """
+        """Right after it."""
         call.end_s = self.watch.host_s()
         call.end = self.watch.now()
 
     def took(self, call: Call) -> Took:
-        """What a call took; `watch.wait` comes before.
-
-        Args:
-            call: a call that is over.
-        """
+        """What a call took; `watch.wait` comes before."""
         watch, host_s = self.watch, call.end_s - call.start_s
         device_s = watch.seconds(call.start, call.end)
         if call.base is None:
@@ -115,11 +102,7 @@ class CallClock:
         return Took(device_s, host_s, call.end_s - call.base_s <= watch.seconds(call.base, call.start))
 
     def learn(self, call: Call) -> None:
-        """While calls are warmed up: find how long the device has to be kept busy.
-
-        Args:
-            call: a call that is over.
-        """
+        """While calls are warmed up: find how long the device has to be kept busy."""
         if call.base is None or self._spin_s.get(call.key) == 0:
             return
         host_s = call.end_s - call.start_s
@@ -131,11 +114,7 @@ class CallClock:
             self._spin_s[call.key] = min(_MOST_SPIN_S, 2 * host_s + _LEAST_SPIN_S)
 
     def is_warm(self, rounds_s: list[float]) -> bool:
-        """Whether calls are warm: the last round was hardly faster than the fastest before.
-
-        Args:
-            rounds_s: seconds of the rounds so far.
-        """
+        """Whether calls are warm: the last round was hardly faster than the fastest before."""
         least = _LEAST_WARM_UPS + self.watch.has_streams * _WAITS  # to learn who waits
         return len(rounds_s) >= _MOST_WARM_UPS or (
             len(rounds_s) >= least and rounds_s[-1] > _FASTER * min(rounds_s[:-1])
@@ -143,11 +122,7 @@ class CallClock:
 
 
 def typical(samples: Iterable[Took]) -> Took:
-    """The medians of several calls.
-
-    Args:
-        samples: at least one; if the device was behind in some, these count.
-    """
+    """The medians of several calls."""
     taken = list(samples)
     kept = [one for one in taken if one.behind] or taken
     return Took(median([one.device_s for one in kept]), median([one.host_s for one in kept]), kept[0].behind)

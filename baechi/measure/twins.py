@@ -30,12 +30,7 @@ class Twin:
     outputs: str = "logits"
 
     def loss(self, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The loss of a call.
-
-        Args:
-            model: what `build` made, distributed or not.
-            inputs: what `inputs` made.
-        """
+        """The loss of a call."""
         result = model(**inputs)
         found: torch.Tensor = result if isinstance(result, torch.Tensor) else result.loss
         return found
@@ -89,33 +84,18 @@ def _rows(*shape: int) -> dict[str, torch.Tensor]:
 
 
 def words(*, labels: bool = True) -> dict[str, torch.Tensor]:
-    """A batch of sentences.
-
-    Args:
-        labels: a label for each word, else one for each sentence.
-    """
+    """A batch of sentences."""
     ids = torch.randint(3, _WORDS, (_ROWS, _TOKENS), generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "labels": ids if labels else torch.arange(_ROWS) % 2}
 
 
 def pictures(size: int) -> dict[str, torch.Tensor]:
-    """A batch of pictures, each with a label.
-
-    Args:
-        size: height and width.
-    """
+    """A batch of pictures, each with a label."""
     return {"pixel_values": torch.ones(_ROWS, 3, size, size), "labels": torch.arange(_ROWS) % 2}
 
 
 def of_transformers(name: str, kind: str, inputs: Callable[[], Any], **config: Any) -> Twin:
-    """A tiny model of transformers, which keeps no cache.
-
-    Args:
-        name: what it is called.
-        kind: its class.
-        inputs: makes a batch.
-        config: its sizes.
-    """
+    """A tiny model of transformers, which keeps no cache."""
     return Twin(name, partial(_of_transformers, kind, config), inputs)
 
 

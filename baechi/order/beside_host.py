@@ -17,17 +17,7 @@ Parents = Mapping[str, Iterable[str]]
 
 
 def who_goes_first(plan: Plan, order: Sequence[str], parents: Parents) -> dict[str, tuple[str, ...]]:
-    """By layer on the host, the last layer of each accelerator that launches before it.
-
-    Args:
-        plan: the plan.
-        order: all layers, those of a device in the order in which it launches them.
-        parents: by layer, those whose outputs it reads, or that it must follow.
-
-    Returns:
-        Layers without such a predecessor are left out. There is no cycle: all entries follow one order,
-        by the time at which the plan starts a layer, or ends it if it is on the host.
-    """
+    """By layer on the host, the last layer of each accelerator that launches before it."""
     on_host = plan.cluster.on_host
     if not any(plan.device_of[layer] in on_host for layer in order):
         return {}

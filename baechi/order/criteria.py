@@ -24,18 +24,7 @@ CRITERIA: tuple[Criterion, ...] = ("naive", "global-topo", "gpu-topo")
 
 
 def waiting_layers(order: LaunchOrder, criterion: Criterion = "gpu-topo") -> list[str]:
-    """The layers that wait when the code runs from its first layer to its last.
-
-    Args:
-        order: the plan's order, and the code's.
-        criterion: which rule decides.
-
-    Returns:
-        In code order. With threads, each of them takes a thread.
-
-    Raises:
-        ValueError: an unknown criterion.
-    """
+    """The layers that wait when the code runs from its first layer to its last."""
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} is unknown: known are {', '.join(CRITERIA)}")
     if criterion == "naive":

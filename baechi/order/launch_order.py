@@ -34,9 +34,6 @@ class LaunchOrder:
 
         Functional ops (glue) are no layers here: each runs after its inputs, and its inputs count as read
         by its readers. A node for weights that nothing reads is no layer either: it never launches.
-
-        Args:
-            plan: the plan.
         """
         graph = plan.graph
         layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer" and not costs.unread]

@@ -29,14 +29,7 @@ class Turns:
         self._host_place = -1
 
     def reach(self, layer: str) -> bool:
-        """Note that the host reaches a layer.
-
-        Args:
-            layer: its name, with the number of its call.
-
-        Returns:
-            Whether it is its turn, or the plan does not know it.
-        """
+        """Note that the host reaches a layer."""
         place = self._place.get(layer)
         if place is None:
             return True
@@ -46,23 +39,12 @@ class Turns:
         return self._is_up(*place)
 
     def is_up(self, layer: str) -> bool:
-        """Whether it is a layer's turn now.
-
-        Args:
-            layer: its name.
-        """
+        """Whether it is a layer's turn now."""
         place = self._place.get(layer)
         return place is None or self._is_up(*place)
 
     def launch(self, layer: str) -> list[str]:
-        """Note that a layer launches.
-
-        Args:
-            layer: its name.
-
-        Returns:
-            The layers whose turn it is now, of those that were reached and wait.
-        """
+        """Note that a layer launches."""
         place = self._place.get(layer)
         if place is None:
             return []

@@ -34,16 +34,7 @@ BEGUN, WITHIN = 3, 1.2
 def with_ops_apart(
     problem: Problem, rehearse: Rehearsal, tries: Sequence[Attempt]
 ) -> tuple[Problem, list[Attempt]]:
-    """Plans, and the best of them with functional ops where these make the step shorter.
-
-    Args:
-        problem: what was placed.
-        rehearse: predicts the step of a placement.
-        tries: plans that fit, at least one.
-
-    Returns:
-        The problem with functional ops apart from what they follow, and all plans as plans for it.
-    """
+    """Plans, and the best of them with functional ops where these make the step shorter."""
     if not problem.graph.says("follows") or len(problem.cluster) < 2:
         return problem, [*tries]
     apart = Problem(problem.graph, problem.cluster, apart=True)
@@ -61,15 +52,7 @@ def with_ops_apart(
 
 
 def plan_with_ops_apart(plan: Plan, rehearse: Rehearsal) -> Plan:
-    """A plan with functional ops where these make the step shorter.
-
-    Args:
-        plan: a plan that fits.
-        rehearse: predicts the step of a placement.
-
-    Returns:
-        The plan itself, or a better one that fits.
-    """
+    """A plan with functional ops where these make the step shorter."""
     if len(plan.devices_used) < 2 or not plan.graph.says("follows"):
         return plan
     problem = Problem(plan.graph, plan.cluster, apart=True)
@@ -87,17 +70,7 @@ def _regrouped(problem: Problem, apart: Problem, found: Evaluated) -> Evaluated:
 
 
 def placed_apart(problem: Problem, check: Check, found: Evaluated, simulated: int) -> Evaluated:
-    """Move functional ops, one after the other, as long as the step gets shorter.
-
-    Args:
-        problem: what is placed, with functional ops apart from what they follow.
-        check: simulates a placement.
-        found: a placement that fits.
-        simulated: simulations times layers, at most.
-
-    Returns:
-        The placement, or a better one that fits.
-    """
+    """Move functional ops, one after the other, as long as the step gets shorter."""
     left = simulated // max(1, len(problem.indexed))
     bundles = _bundles(problem)
     before, start = None, found

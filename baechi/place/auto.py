@@ -50,22 +50,7 @@ def best(
     effort: Effort = 1,
     enough_s: float = 0.0,
 ) -> Plan:
-    """Try the placers, improve the best, and take the plan with the shortest predicted step, nearly.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-        place: returns the plan of the placer with a name; the plan fits in memory.
-        rehearse: predicts the step of a placement.
-        effort: how long to search, in units of the default; 0 not at all, `"max"` until nothing improves.
-        enough_s: a lower bound on the step; the search stops there.
-
-    Returns:
-        The best plan, with every candidate's predicted step and peaks.
-
-    Raises:
-        PlacementError: no placement was found; the error says why.
-    """
+    """Try the placers, improve the best, and take the plan with the shortest predicted step, nearly."""
     problem = Problem(graph, cluster)
     prove(problem)
     check = partial(rehearsed, problem, rehearse)
@@ -98,14 +83,7 @@ def best(
 
 
 def check_effort(effort: object) -> None:
-    """Refuse an invalid effort.
-
-    Args:
-        effort: the value to check.
-
-    Raises:
-        ValueError: it is neither a whole number of at least 0 nor `"max"`.
-    """
+    """Refuse an invalid effort."""
     whole = isinstance(effort, int) and not isinstance(effort, bool)
     if effort != "max" and not (whole and effort >= 0):  # type: ignore[operator]
         raise ValueError(f"effort is {effort!r}: it is a whole number of at least 0, or 'max'")

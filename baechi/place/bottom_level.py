@@ -12,30 +12,12 @@ from baechi.place.problem import Problem
 
 
 def bottom_level_order(problem: Problem, device_of: Sequence[int]) -> list[int]:
-    """Order all layers topologically, the most urgent first.
-
-    Args:
-        problem: what is placed.
-        device_of: by group, its device.
-
-    Returns:
-        Layers; ties go to the first in topological order.
-    """
+    """Order all layers topologically, the most urgent first."""
     return order_by(problem.followers, [-level for level in bottom_levels(problem, device_of)])
 
 
 def bottom_levels(problem: Problem, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:
-    """The longest path from the start of each layer to the end.
-
-    Args:
-        problem: what is placed.
-        device_of: by group, its device.
-        ordered: whether edges without a tensor, which only order two layers, count as part of a path.
-            Forward waits for them, backward does not.
-
-    Returns:
-        Seconds by layer, transfers included.
-    """
+    """The longest path from the start of each layer to the end."""
     indexed = problem.indexed
     levels = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):

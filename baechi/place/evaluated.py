@@ -39,12 +39,7 @@ class Evaluated:
 
     @classmethod
     def of(cls, problem: Problem, plan: Plan) -> "Evaluated":
-        """A plan, with the step and the peaks of its timeline.
-
-        Args:
-            problem: what was placed.
-            plan: a plan for it.
-        """
+        """A plan, with the step and the peaks of its timeline."""
         indexed, devices = problem.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
         index = {layer: number for number, layer in enumerate(indexed.names)}
         device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
@@ -53,11 +48,7 @@ class Evaluated:
         return cls(tuple(device_of), order, timeline.makespan_s, peaks)
 
     def fits(self, problem: Problem) -> bool:
-        """Whether it fits in every device's memory.
-
-        Args:
-            problem: what is placed.
-        """
+        """Whether it fits in every device's memory."""
         return all([peak <= limit for peak, limit in zip(self.peak_bytes, problem.memory_bytes, strict=True)])
 
 
@@ -84,17 +75,7 @@ class Attempt:
 def evaluate(
     problem: Problem, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
 ) -> Evaluated | None:
-    """Simulate a placement, and return it only if it fits.
-
-    Args:
-        problem: the placement problem.
-        rehearse: predicts a step.
-        device_of: by group, its device.
-        order: layers; by bottom level unless given.
-
-    Returns:
-        None if it needs more memory than a device has.
-    """
+    """Simulate a placement, and return it only if it fits."""
     found = rehearsed(
         problem, rehearse, device_of, bottom_level_order(problem, device_of) if order is None else order
     )
@@ -104,14 +85,7 @@ def evaluate(
 def rehearsed(
     problem: Problem, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]
 ) -> Evaluated:
-    """Simulate a placement, whether it fits or not.
-
-    Args:
-        problem: the placement problem.
-        rehearse: predicts a step.
-        device_of: by group, its device.
-        order: layers.
-    """
+    """Simulate a placement, whether it fits or not."""
     order = problem.launch_rules.launchable(order)
     place = [0] * len(order)
     for index, layer in enumerate(order):

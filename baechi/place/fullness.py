@@ -15,15 +15,7 @@ NO_LIMIT_BYTES = 2**62
 
 
 def excess_bytes(plan: Plan) -> dict[str, int]:
-    """By how many bytes a plan's timeline exceeds the memory of devices.
-
-    Args:
-        plan: any plan.
-
-    Returns:
-        Bytes by device; only devices that are too full. What counts is what is allocated; on GPUs what
-        torch's allocator reserves for it, where the timeline says so. (Emulated devices are exact.)
-    """
+    """By how many bytes a plan's timeline exceeds the memory of devices."""
     timeline, taken = plan.timeline, dict(plan.timeline.peak_bytes)
     for device in plan.cluster.devices if not plan.cluster.emulated else ():
         if is_gpu(device):
@@ -32,25 +24,14 @@ def excess_bytes(plan: Plan) -> dict[str, int]:
 
 
 def within_memory(plan: Plan) -> Plan:
-    """The plan itself, if its simulated peaks fit every device's memory.
-
-    Args:
-        plan: any plan.
-
-    Raises:
-        PlacementError: a peak is above a device's memory.
-    """
+    """The plan itself, if its simulated peaks fit every device's memory."""
     if excess_bytes(plan):
         raise too_full(plan)
     return plan
 
 
 def too_full(plan: Plan) -> PlacementError:
-    """The error for a plan that does not fit the memory of devices.
-
-    Args:
-        plan: a plan with such peaks.
-    """
+    """The error for a plan that does not fit the memory of devices."""
     excess = excess_bytes(plan)
     return PlacementError(
         f"the {plan.placer} placement needs more memory than there is on {shortage(excess)}: use more or "
@@ -60,31 +41,18 @@ def too_full(plan: Plan) -> PlacementError:
 
 
 def recompute_helps(graph: LayerGraph) -> str:
-    """A cure, as a part of a list: modules may run again in backward; nothing if they do, or cannot.
-
-    Args:
-        graph: the layer graph.
-    """
+    """A cure, as a part of a list: modules may run again in backward; nothing if they do, or cannot."""
     able = graph.training and not graph.graph.get("recompute") and graph.says("saved_bytes")
     return ", recompute='auto' (backward runs blocks again)" if able else ""
 
 
 def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
-    """The same devices with more or less memory, as a budget for placers.
-
-    Args:
-        cluster: the devices.
-        by_bytes: how much more, by device; less if negative.
-    """
+    """The same devices with more or less memory, as a budget for placers."""
     sizes = [max(0, device.memory_bytes + by_bytes.get(device.name, 0)) for device in cluster.devices]
     pairs = zip(cluster.devices, sizes, strict=True)
     return replace(cluster, devices=tuple([replace(device, memory_bytes=size) for device, size in pairs]))
 
 
 def without_limits(cluster: Cluster) -> Cluster:
-    """The same devices, with room for everything.
-
-    Args:
-        cluster: the devices.
-    """
+    """The same devices, with room for everything."""
     return resized(cluster, dict.fromkeys(cluster.names, NO_LIMIT_BYTES))

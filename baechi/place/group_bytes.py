@@ -31,12 +31,7 @@ class GroupBytes(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[Footprint], final_bytes: int) -> "GroupBytes":
-        """Count the bytes of a group.
-
-        Args:
-            parts: the footprints of its layers.
-            final_bytes: the bytes of model outputs that they make.
-        """
+        """Count the bytes of a group."""
         if len(parts) == 1:
             return cls._alone(parts[0], final_bytes)
         permanent = forward = backward = resident = update = largest = 0

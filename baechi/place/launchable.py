@@ -50,11 +50,7 @@ class LaunchRules:
         """Whether some layer launches where the code reaches it, so that not all orders can be kept."""
 
     def launchable(self, order: Sequence[int]) -> Sequence[int]:
-        """The nearest order in which layers can launch.
-
-        Args:
-            order: all layers in topological order.
-        """
+        """The nearest order in which layers can launch."""
         if not self.bind:
             return order
         place = [-1.0] * len(self._followers)  # events are no layers: they pass at once

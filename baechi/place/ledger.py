@@ -77,34 +77,18 @@ class Ledger:
         self._answer: tuple[int, dict[int, int]] = (0, {})
 
     def needed_bytes(self, device: int) -> int:
-        """The bytes that a device needs for all groups placed there and all layers run there.
-
-        Args:
-            device: a device.
-        """
+        """The bytes that a device needs for all groups placed there and all layers run there."""
         backward = self._final_bytes[device] + self._backward_bytes[device]
         step_bytes = self._always_bytes[device] + max(self._peak_bytes[device], backward)
         return max(step_bytes, self._updates[device].needed_bytes())
 
     def slack_bytes(self, device: int) -> int:
-        """The bytes that a device has left for the next layer that runs there.
-
-        Args:
-            device: a device.
-        """
+        """The bytes that a device has left for the next layer that runs there."""
         used = self._always_bytes[device] + self._live_bytes[device]
         return self._problem.memory_bytes[device] - used
 
     def short_bytes(self, layer: int, device: int) -> int:
-        """How many bytes are missing to run a layer next, and to hold its group.
-
-        Args:
-            layer: a layer whose predecessors have run.
-            device: where it would run; if its group is placed, where that is.
-
-        Returns:
-            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
-        """
+        """How many bytes are missing to run a layer next, and to hold its group."""
         group = self._problem.indexed.group_of[layer]
         running = self._live_bytes[device] + self._problem.footprints[layer].forward_bytes
         if self.device_of[group] == ANYWHERE:
@@ -113,24 +97,11 @@ class Ledger:
         return needed - self._problem.memory_bytes[device]
 
     def group_short_bytes(self, group: int, device: int) -> int:
-        """How many bytes are missing to place a group, counting only what its layers' order cannot change.
-
-        Args:
-            group: a group that is not placed.
-            device: where it would lie.
-
-        Returns:
-            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
-        """
+        """How many bytes are missing to place a group, counting only what its layers' order cannot change."""
         return self._group_short_bytes(group, device, 0)
 
     def place(self, group: int, device: int) -> None:
-        """Put a group on a device.
-
-        Args:
-            group: a group that is not placed.
-            device: where it lies from now on.
-        """
+        """Put a group on a device."""
         part = self._problem.group_bytes[group]
         grown, others = self._growth(group, device)
         for other, more in others.items():
@@ -148,11 +119,7 @@ class Ledger:
         self._asked = (ANYWHERE, ANYWHERE)
 
     def run(self, layer: int) -> None:
-        """Let a layer run next on the device of its group.
-
-        Args:
-            layer: a layer whose group is placed, and whose predecessors have run.
-        """
+        """Let a layer run next on the device of its group."""
         device = self.device_of[self._problem.indexed.group_of[layer]]
         footprint = self._problem.footprints[layer]
         running = self._live_bytes[device] + footprint.forward_bytes
@@ -231,13 +198,7 @@ class Ledger:
 
 
 def open_ledger(problem: Problem, device_of: Sequence[int] = ()) -> Ledger:
-    """A ledger in which nothing has run.
-
-    Args:
-        problem: what is to be placed.
-        device_of: by group, where it is placed from the beginning, whether it fits or not; as
-            pinned unless given.
-    """
+    """A ledger in which nothing has run."""
     ledger = Ledger(problem)
     for group, device in enumerate(device_of or problem.pins):
         if device != ANYWHERE:

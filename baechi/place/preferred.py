@@ -21,27 +21,13 @@ ENOUGH, NOTCH = 0.2, 0.02
 
 
 def preferred(problem: Problem, tries: Sequence[Attempt]) -> Attempt:
-    """Choose the plan to take.
-
-    Args:
-        problem: what is placed.
-        tries: plans that fit, at least one.
-    """
+    """Choose the plan to take."""
     limit_s = min([one.step_s for one in tries]) * EQUAL
     return min([one for one in tries if one.step_s <= limit_s], key=lambda one: _rank(problem, one.found))
 
 
 def in_whole_blocks(problem: Problem, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
-    """The best placements, with each block on the device that has most of its work.
-
-    Args:
-        problem: what is placed.
-        check: simulates a placement.
-        tries: plans that fit, at least one.
-
-    Returns:
-        Those that fit, with steps nearly as short.
-    """
+    """The best placements, with each block on the device that has most of its work."""
     limit_s = min([one.step_s for one in tries]) * EQUAL
     found: dict[tuple[int, ...], Attempt] = {}
     for one in sorted(tries, key=lambda one: one.step_s):
@@ -76,23 +62,13 @@ def _rank(problem: Problem, found: Evaluated) -> tuple[int, int, int, float]:
 
 
 def headroom(problem: Problem, found: Evaluated) -> int:
-    """The part of its memory that the fullest device has left, in notches of a fiftieth, at most a fifth.
-
-    Args:
-        problem: what is placed.
-        found: a placement.
-    """
+    """The part of its memory that the fullest device has left, in notches of a fiftieth, at most a fifth."""
     least = min(left_by_device(problem, found).values(), default=0.0)
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
 
 
 def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
-    """By device that has memory, the part of it that is left.
-
-    Args:
-        problem: what is placed.
-        found: a placement.
-    """
+    """By device that has memory, the part of it that is left."""
     sizes = zip(problem.devices, problem.memory_bytes, found.peak_bytes, strict=True)
     return {device: (size - peak) / size for device, size, peak in sizes if size}
 

@@ -5,15 +5,7 @@ from heapq import heapify, heappop, heappush
 
 
 def order_by(followers: Sequence[Sequence[int]], keys: Sequence[float]) -> list[int]:
-    """Order all layers topologically by priority.
-
-    Args:
-        followers: by layer, those that depend on it.
-        keys: by layer, the smaller the sooner; ties go to the first in topological order.
-
-    Returns:
-        Layers.
-    """
+    """Order all layers topologically by priority."""
     missing = [0] * len(followers)
     for after in followers:
         for follower in after:

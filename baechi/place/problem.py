@@ -127,24 +127,14 @@ class Problem:
         return [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
 
     def travel_s(self, source: int, target: int, size_bytes: int) -> float:
-        """Seconds that a tensor's transfer costs in a step; in training, its gradient's as well.
-
-        Args:
-            source: a device, or the host.
-            target: a device.
-            size_bytes: the tensor's size.
-        """
+        """Seconds that a tensor's transfer costs in a step; in training, its gradient's as well."""
         there_s = transfer_s(self.links[source][target], size_bytes)
         if not self.training or source == self.host:
             return there_s
         return there_s + transfer_s(self.links[target][source], size_bytes)
 
     def mean_travel_s(self, size_bytes: int) -> float:
-        """The mean of `travel_s` over all pairs of devices.
-
-        Args:
-            size_bytes: the tensor's size.
-        """
+        """The mean of `travel_s` over all pairs of devices."""
         pairs, ways = self._pairs
         seconds = {way: self.travel_s(*pair, size_bytes) for way, pair in ways.items()}
         return sum([seconds[way] for way in pairs]) / len(pairs)
@@ -158,14 +148,7 @@ class Problem:
         return ways, dict(zip(ways, pairs, strict=True))
 
     def plan(self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = "") -> Plan:
-        """Make the plan.
-
-        Args:
-            placer: the placer that chose it.
-            device_of: by group, its device.
-            order: all layers in topological order; the plan has the nearest order in which they can launch.
-            note: anything unusual that happened, for the user.
-        """
+        """Make the plan."""
         names, group_of, devices = self.indexed.names, self.indexed.group_of, self.cluster.names
         return Plan(
             self.graph,

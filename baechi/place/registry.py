@@ -32,15 +32,7 @@ SEEDED: dict[str, Callable[[int], Placer]] = {
 
 
 def find(placer: str | Callable[..., Any]) -> Placer:
-    """The placer that a user means.
-
-    Args:
-        placer: a name, or a callable `(graph, cluster) -> Plan`, which may also take `optimizer`.
-
-    Raises:
-        ValueError: no placer has that name, or its seed is no whole number.
-        TypeError: it is neither a name nor a callable, or the callable does not take these arguments.
-    """
+    """The placer that a user means."""
     if callable(placer):
         return _as_placer(placer)
     if not isinstance(placer, str):
@@ -57,20 +49,12 @@ def find(placer: str | Callable[..., Any]) -> Placer:
 
 
 def uses_several(placer: str | Callable[..., Any]) -> bool:
-    """Whether `tight` may help a placer that finds no plan: one of ours that uses several devices.
-
-    Args:
-        placer: as `find` takes it.
-    """
+    """Whether `tight` may help a placer that finds no plan: one of ours that uses several devices."""
     return isinstance(placer, str) and placer != "single"
 
 
 def places_ops(placer: str | Callable[..., Any]) -> bool:
-    """Whether functional ops are moved where that gains: not where a user or chance has placed them.
-
-    Args:
-        placer: as `find` takes it.
-    """
+    """Whether functional ops are moved where that gains: not where a user or chance has placed them."""
     return isinstance(placer, str) and placer.partition(":")[0] not in SEEDED
 
 

@@ -17,17 +17,7 @@ from baechi.place.problem import ANYWHERE, Problem
 
 
 def roomier(problem: Problem, check: Check, one: Attempt, best_s: float) -> list[Attempt]:
-    """Relieve the fullest device again and again, as long as the step stays nearly the same.
-
-    Args:
-        problem: what is placed.
-        check: simulates a placement.
-        one: the plan.
-        best_s: the shortest step of all plans, in seconds.
-
-    Returns:
-        The plan with more room, or nothing.
-    """
+    """Relieve the fullest device again and again, as long as the step stays nearly the same."""
     found = one.found
     for _ in problem.devices:
         nearly = [

@@ -31,27 +31,14 @@ class LinearProgram:
         self._factors: list[float] = []
 
     def variable(self, cost: float, lowest: float, highest: float = float("inf")) -> int:
-        """Add a variable.
-
-        Args:
-            cost: of each unit of it.
-            lowest, highest: its bounds.
-
-        Returns:
-            Its number.
-        """
+        """Add a variable."""
         self._costs.append(cost)
         self._lowest.append(lowest)
         self._highest.append(highest)
         return len(self._costs) - 1
 
     def at_least(self, least: float, terms: Iterable[Term]) -> None:
-        """Add a rule: a sum is at least so much.
-
-        Args:
-            least: the least value.
-            terms: what is summed up.
-        """
+        """Add a rule: a sum is at least so much."""
         self._least.append(least)
         self._begins.append(len(self._variables))
         for variable, factor in terms:
@@ -91,11 +78,7 @@ class LinearProgram:
 
 
 def integer_solver(nodes: int) -> pulp.LpSolver:
-    """A solver for integer programs that stops at the first solution.
-
-    Args:
-        nodes: the limit of branch-and-bound nodes. Unlike a time limit, it gives reproducible answers.
-    """
+    """A solver for integer programs that stops at the first solution."""
     if _has_highs():
         return _Highs(mip_max_nodes=nodes, mip_max_improving_sols=1)
     return pulp.PULP_CBC_CMD(msg=False, threads=1, maxNodes=nodes, options=["maxSolutions 1"])

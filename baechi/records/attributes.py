@@ -27,11 +27,7 @@ class AbstractAttributes:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Self:
-        """The attributes of a node or an edge.
-
-        Args:
-            said: its attributes as NetworkX has them. None means missing; unknown ones change nothing.
-        """
+        """The attributes of a node or an edge."""
         row = object.__new__(cls)
         # A dataclass keeps its defaults in the class, so only what is said is copied. This is ten times
         # faster than `cls(**said)`, which sets every field; graphs have tens of thousands of nodes.
@@ -44,23 +40,12 @@ class AbstractAttributes:
 
     @classmethod
     def amounts(cls, *units: str) -> tuple[str, ...]:
-        """The names of the attributes that are amounts, in the order of the fields.
-
-        Args:
-            units: some of `AMOUNTS`; all of them unless given.
-        """
+        """The names of the attributes that are amounts, in the order of the fields."""
         return tuple([field.name for field in fields(cls) if get_args(field.type)[1] in (units or AMOUNTS)])
 
     @classmethod
     def faults(cls, rows: Iterable[tuple[_Key, Mapping[str, Any]]]) -> Iterator[tuple[_Key, str, str]]:
-        """What is wrong with the attributes of nodes or edges.
-
-        Args:
-            rows: nodes or edges, each with its attributes as NetworkX has them; unknown ones are not checked.
-
-        Returns:
-            Each fault: the node or edge, where in its attributes (`".weights[0]"`), and what is wrong there.
-        """
+        """What is wrong with the attributes of nodes or edges."""
         reads = readers(cls)
         for key, said in rows:
             for name, value in said.items():
@@ -73,12 +58,7 @@ class AbstractAttributes:
 
     @classmethod
     def read(cls, said: Mapping[str, Any], *names: str) -> dict[str, Any]:
-        """Attributes that are records, as their forms read them: a file may say 2.0 where it means 2.
-
-        Args:
-            said: the attributes of a node or an edge, which were checked.
-            *names: of the attributes; those that are not said are left out.
-        """
+        """Attributes that are records, as their forms read them: a file may say 2.0 where it means 2."""
         return {name: readers(cls)[name](said[name]) for name in names if said.get(name) is not None}
 
     @classmethod
@@ -93,12 +73,7 @@ class AbstractAttributes:
 
 
 def scaled(amount: Any, share: float) -> Any:
-    """An amount, one number or by kind of device, times a share; nothing is 0.
-
-    Args:
-        amount: as a node or an edge has it.
-        share: a factor.
-    """
+    """An amount, one number or by kind of device, times a share; nothing is 0."""
     if isinstance(amount, Mapping):
         return {kind: value * share for kind, value in amount.items()}
     return (amount or 0) * share

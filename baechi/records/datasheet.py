@@ -24,51 +24,23 @@ def known_kinds() -> tuple[str, ...]:
 
 
 def datasheet(kind: str) -> dict[str, Any]:
-    """The published figures of a device.
-
-    Args:
-        kind: such as `"A100-80GB"`; see `known_kinds`.
-
-    Returns:
-        `memory_bytes`, `bytes_per_s` and `flops_per_s` (by dtype name), as `Device` takes them.
-
-    Raises:
-        ValueError: no datasheet of that kind.
-    """
+    """The published figures of a device."""
     sheet = _sheet(kind)
     return {key: sheet[key] for key in ("memory_bytes", "bytes_per_s", "flops_per_s")}
 
 
 def usual_link(kind: str) -> Link:
-    """The link by which devices of this kind are usually joined, one direction.
-
-    Args:
-        kind: see `known_kinds`.
-
-    Raises:
-        ValueError: no datasheet of that kind.
-    """
+    """The link by which devices of this kind are usually joined, one direction."""
     return Link(**_sheet(kind)["link"])
 
 
 def known_kind(text: str) -> str:
-    """The kind that a text means: capitals, blanks and dashes do not matter.
-
-    Args:
-        text: such as `"RTX 4090"`, `"rtx4090"` or `"a100-80gb"`.
-
-    Returns:
-        The kind, such as `"RTX-4090"`; the text itself if there is no such datasheet.
-    """
+    """The kind that a text means: capitals, blanks and dashes do not matter."""
     return next((kind for kind in known_kinds() if _letters(kind) == _letters(text)), text)
 
 
 def near_kinds(text: str) -> list[str]:
-    """The kinds whose name begins like a text, or is spelled nearly so; at most three.
-
-    Args:
-        text: such as `"A100"` or `"RTX-4909"`.
-    """
+    """The kinds whose name begins like a text, or is spelled nearly so; at most three."""
     letters, kinds = _letters(text), {_letters(kind): kind for kind in known_kinds()}
     found = [kind for known, kind in kinds.items() if letters and letters in known]
     plainest = min([kind.count("-") for kind in found], default=0)  # not those with a bus in their name

@@ -20,15 +20,7 @@ RESERVE = 0.06
 
 
 def reserved_bytes(memory_bytes: int, reserve: Reserve) -> int:
-    """What a reserve is in bytes.
-
-    Args:
-        memory_bytes: all memory of the device.
-        reserve: a fraction, or bytes.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """What a reserve is in bytes."""
     if isinstance(reserve, float) and 0 <= reserve < 1:
         return ceil(reserve * memory_bytes)
     if isinstance(reserve, (bool, float)):
@@ -288,34 +280,18 @@ class HostCosts:
 
 
 def excess_over(devices: Iterable[Device], peak_bytes: Mapping[str, int]) -> dict[str, int]:
-    """By how many bytes peaks exceed the memory of devices.
-
-    Args:
-        devices: the devices.
-        peak_bytes: by device; 0 where it does not say.
-
-    Returns:
-        Bytes by device; only devices that are too full.
-    """
+    """By how many bytes peaks exceed the memory of devices."""
     pairs = [(device.name, peak_bytes.get(device.name, 0) - device.memory_bytes) for device in devices]
     return {name: size_bytes for name, size_bytes in pairs if size_bytes > 0}
 
 
 def by_kind(devices: Iterable[Any]) -> str:
-    """How many devices there are of each kind: `48 x A100-40GB, 16 x H100-80GB`.
-
-    Args:
-        devices: each with a `kind`.
-    """
+    """How many devices there are of each kind: `48 x A100-40GB, 16 x H100-80GB`."""
     return ", ".join([f"{count} x {kind}" for kind, count in Counter(one.kind for one in devices).items()])
 
 
 def shortage(excess_bytes: Mapping[str, int]) -> str:
-    """Which devices are too full, and by how much: `cpu:0 by 4.01 MiB`, `cpu:0 to cpu:7 by 4.01 MiB each`.
-
-    Args:
-        excess_bytes: by device.
-    """
+    """Which devices are too full, and by how much: `cpu:0 by 4.01 MiB`, `cpu:0 to cpu:7 by 4.01 MiB each`."""
     parts = []
     for size, group in groupby(excess_bytes, excess_bytes.__getitem__):
         names = list(group)

@@ -24,19 +24,7 @@ _OFFLOADED = ("cpu", "disk")
 
 
 def devices_from_map(graph: LayerGraph, cluster: Cluster, mapping: DeviceMap) -> dict[str, str]:
-    """The device of every node, by a device map.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-        mapping: see `Plan.from_device_map`.
-
-    Returns:
-        Device name by node.
-
-    Raises:
-        PlanError: every layer with weights that is not covered, and every unknown device.
-    """
+    """The device of every node, by a device map."""
     faults: list[str] = []
     devices = _devices_of(cluster, mapping, faults)
     votes = {name: _votes(graph, name, devices) for name in graph.placed()}
@@ -79,15 +67,7 @@ def _place_near(graph: LayerGraph, loose: list[list[str]], device_of: dict[str, 
 
 
 def map_from_devices(graph: LayerGraph, device_of: Mapping[str, str]) -> dict[str, str]:
-    """The shortest device map that says where each layer, and each weight of no layer, lies.
-
-    Args:
-        graph: the layer graph.
-        device_of: device name by node.
-
-    Returns:
-        Device name by name of a module or weight, in code order; `{"": device}` if all lie on one.
-    """
+    """The shortest device map that says where each layer, and each weight of no layer, lies."""
     where: dict[str, str] = {}
     for name, costs in graph.placed_costs():
         module = graph.module_of(name)
@@ -111,25 +91,13 @@ def map_from_devices(graph: LayerGraph, device_of: Mapping[str, str]) -> dict[st
 
 
 def index_of(device: str) -> int | str:
-    """The number by which accelerate knows a device; a device without a number keeps its name.
-
-    Args:
-        device: such as `"cuda:1"`, `"device:1"`, or `"cuda:1/0"`, a part of it.
-    """
+    """The number by which accelerate knows a device; a device without a number keeps its name."""
     number = device.partition("/")[0].rpartition(":")[2]
     return int(number) if number.isdigit() else device
 
 
 def check_names(mapping: DeviceMap, known: Iterable[str]) -> None:
-    """Raise if a device map has names that a model does not have.
-
-    Args:
-        mapping: the map.
-        known: all names of modules and weights of the model.
-
-    Raises:
-        PlanError: such names, each with the one that it resembles.
-    """
+    """Raise if a device map has names that a model does not have."""
     names = set(known) | {""}
     unknown = [name for name in mapping if name not in names]
     if unknown:

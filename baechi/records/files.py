@@ -31,32 +31,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def pack(kind: str, body: dict[str, Any]) -> str:
-    """Write a record's body as JSON text.
-
-    Args:
-        kind: what the record is: `"graph"`, `"cluster"`, `"plan"`, `"timeline"`.
-        body: JSON-able content.
-
-    Returns:
-        Text, one item a line where it helps a diff.
-    """
+    """Write a record's body as JSON text."""
     return json.dumps({"baechi": kind, "schema": SCHEMA, **body}, indent=1) + "\n"
 
 
 def unpack(kind: str, text: str, source: str = "text") -> dict[str, Any]:
-    """Read a record's body from JSON text.
-
-    Args:
-        kind: what is expected.
-        text: what `pack` wrote.
-        source: where the text came from, for the error.
-
-    Returns:
-        The body.
-
-    Raises:
-        RecordError: no JSON, another kind, or a schema this version does not read.
-    """
+    """Read a record's body from JSON text."""
     body = parsed(text, source)
     found = body.get("baechi") if isinstance(body, dict) else None
     if found != kind:
@@ -74,15 +54,7 @@ def read(kind: str, path: str | Path) -> dict[str, Any]:
 
 
 def parsed(text: str, source: str) -> Any:
-    """Data of JSON text, if it is neither too deep nor says anything twice.
-
-    Args:
-        text: JSON.
-        source: where it came from, for the error.
-
-    Raises:
-        RecordError: it is no such text.
-    """
+    """Data of JSON text, if it is neither too deep nor says anything twice."""
     if len(text) > MOST_BYTES:
         raise RecordError(f"{source} has {len(text):,} characters: at most {MOST_BYTES:,} are read")
     try:
@@ -129,11 +101,7 @@ class _Pairs(dict[str, Any]):
 
     @classmethod
     def of(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """An object of JSON.
-
-        Args:
-            pairs: what it has.
-        """
+        """An object of JSON."""
         made = dict(pairs)
         if len(made) < len(pairs):
             counts = Counter([key for key, _ in pairs])
@@ -149,16 +117,7 @@ def _inside(data: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def text_of(path: str | Path, what: str) -> str:
-    """The text of a regular file; nothing else is waited for, and no more is read than `MOST_BYTES`.
-
-    Args:
-        path: the file.
-        what: what it is to hold, for the error.
-
-    Raises:
-        RecordError: it is no regular file, too large, or no text.
-        OSError: it is not there, or cannot be read.
-    """
+    """The text of a regular file; nothing else is waited for, and no more is read than `MOST_BYTES`."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         found = os.fstat(number)
@@ -178,15 +137,7 @@ def text_of(path: str | Path, what: str) -> str:
 
 
 def check_output(path: str | Path) -> None:
-    """Raise if a file cannot be written, before minutes of work end there.
-
-    Args:
-        path: where it will be.
-
-    Raises:
-        OSError: its folder is not there or is none, it is a folder itself or a link that leads in a circle,
-            or nobody may write there.
-    """
+    """Raise if a file cannot be written, before minutes of work end there."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory, not a file to write", str(path))
@@ -213,13 +164,6 @@ def write(path: str | Path, text: str) -> None:
 
     The text goes into a file beside, onto the disk, and then in the place of the old one, whose permissions
     it has. A link stays, and what it leads to is replaced. What is no file (`/dev/stdout`) is written.
-
-    Args:
-        path: the file.
-        text: its contents.
-
-    Raises:
-        OSError: it cannot be written, for example since the disk is full; the old one is as it was.
     """
     check_output(path)
     data = text.encode()
@@ -274,12 +218,7 @@ def _new(folder: Path, beside: Path) -> tuple[int, bool]:
 
 
 def holds(kind: str, path: str | Path) -> bool:
-    """Whether a file begins as a record of a kind does, however it is spaced.
-
-    Args:
-        kind: what is asked for.
-        path: a path; where no file is, the answer is no.
-    """
+    """Whether a file begins as a record of a kind does, however it is spaced."""
     if not Path(path).is_file():
         return False
     with Path(path).open(encoding="utf-8", errors="replace") as file:
@@ -293,15 +232,7 @@ _HINTS = {"cluster": "; devices are listed as in '2xA100-80GB' or '1xRTX-4090,1x
 
 
 def find(kind: str, name_or_path: str | Path) -> Path:
-    """The file that is meant by a path, or by the name of a shipped record.
-
-    Args:
-        kind: what is expected.
-        name_or_path: a path, or a name in the folder of shipped records of that kind.
-
-    Raises:
-        FileNotFoundError: neither.
-    """
+    """The file that is meant by a path, or by the name of a shipped record."""
     shipped = profiles_folder() / f"{kind}s"
     for path in (Path(name_or_path), shipped / f"{name_or_path}.json"):
         if str(name_or_path) and path.exists():

@@ -27,13 +27,6 @@ LAZY_IMPORTS = {
 
 
 def lazy_import(name: str) -> Any:
-    """Import what stands behind a door.
-
-    Args:
-        name: a key of `LAZY_IMPORTS`.
-
-    Returns:
-        The function or class.
-    """
+    """Import what stands behind a door."""
     module, attribute = LAZY_IMPORTS[name]
     return getattr(import_module(module), attribute)

@@ -47,22 +47,13 @@ _BYTES = 2**63 - 1
 
 
 def malformed(*places: tuple[str, str]) -> RecordError:
-    """What is raised of values that are not as they are declared; `within` says where they stand.
-
-    Args:
-        *places: where each is, such as `".nodes[3].weights[0]"`, and what is wrong there.
-    """
+    """What is raised of values that are not as they are declared; `within` says where they stand."""
     said = [f"{path.removeprefix('.')}: {what}" if path else what for path, what in places]
     return RecordError("it is malformed:", tuple(said), places)
 
 
 def within(key: str, error: RecordError) -> list[tuple[str, str]]:
-    """The places of an error, seen from what has the value.
-
-    Args:
-        key: the value's, such as `".weights"` or `"[0]"`.
-        error: what is wrong with the value.
-    """
+    """The places of an error, seen from what has the value."""
     if error.places:
         return [(f"{key}{path}", what) for path, what in error.places]
     return [(key, fault) for fault in error.faults or (str(error),)]
@@ -167,32 +158,19 @@ _short.maxlevel = _short.maxlist = _short.maxdict = _short.maxtuple = 3
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence: its `repr`, short whatever it is.
-
-    Args:
-        value: any.
-    """
+    """A value in a sentence: its `repr`, short whatever it is."""
     return _short.repr(value)
 
 
 def few_of(names: Sequence[str], between: str = ", ") -> str:
-    """Names in a sentence: the first few of them, each short, and how many more there are.
-
-    Args:
-        names: all.
-        between: what stands between two.
-    """
+    """Names in a sentence: the first few of them, each short, and how many more there are."""
     few = [name if len(name) <= _short.maxstring else shown(name) for name in names[:_FEW]]
     more = [f"and {len(names) - _FEW:,} more"] if names[_FEW:] else []
     return between.join([*few, *more])
 
 
 def some_of(faults: Iterable[str]) -> list[str]:
-    """The first of many faults of one kind, and how many more there are.
-
-    Args:
-        faults: one sentence each; they are not held.
-    """
+    """The first of many faults of one kind, and how many more there are."""
     sentences = iter(faults)
     first = list(islice(sentences, _MOST_ALIKE))
     more = sum([1 for _ in sentences])
@@ -203,22 +181,13 @@ _FEW, _MOST_ALIKE = 8, 15
 
 
 def refused(value: Any, words: str) -> RecordError:
-    """What is raised of a value that is something else.
-
-    Args:
-        value: what there is.
-        words: what there should be.
-    """
+    """What is raised of a value that is something else."""
     return malformed(("", f"it is {shown(value)}, not {words}"))
 
 
 @cache
 def form_of(kind: Any) -> Form:
-    """How values of a type are in a file.
-
-    Args:
-        kind: a type, as a field declares it; see the head of this file.
-    """
+    """How values of a type are in a file."""
     if get_origin(kind) is NotRequired:
         return form_of(*get_args(kind))
     if get_origin(kind) is Annotated:
@@ -258,11 +227,7 @@ def _form(kind: Any, rule: Rule | None) -> Form:
 
 
 def record_form(cls: Any) -> Form:
-    """How a dataclass or a named tuple is in a file.
-
-    Args:
-        cls: the class; it may have methods that read and write it, which this is not.
-    """
+    """How a dataclass or a named tuple is in a file."""
     return _record_form(cls)
 
 
@@ -286,26 +251,14 @@ def _is_needed(field: Field[Any]) -> bool:
 
 
 def check(record: Any, what: str) -> None:
-    """Check a record that was built in a program, by its declaration.
-
-    Args:
-        record: a dataclass.
-        what: it, for the error.
-
-    Raises:
-        RecordError: a value is not as declared; every fault.
-    """
+    """Check a record that was built in a program, by its declaration."""
     faults = faults_of(record)
     if faults:
         raise RecordError(f"{what} is malformed:", tuple(faults))
 
 
 def faults_of(record: Any) -> list[str]:
-    """What is wrong with a record that was built in a program, such as `"speed is 0, not ..."`.
-
-    Args:
-        record: a dataclass.
-    """
+    """What is wrong with a record that was built in a program, such as `"speed is 0, not ..."`."""
     found: list[tuple[str, str]] = []
     for name, read in readers(type(record)).items():
         try:
@@ -316,11 +269,7 @@ def faults_of(record: Any) -> list[str]:
 
 
 def readers(cls: Any) -> dict[str, Callable[[Any], Any]]:
-    """By field of a dataclass, what raises `RecordError` of a value that is none of it.
-
-    Args:
-        cls: the dataclass.
-    """
+    """By field of a dataclass, what raises `RecordError` of a value that is none of it."""
     return _readers(cls)
 
 
@@ -331,24 +280,12 @@ def _readers(cls: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def in_words(path: str, what: str) -> str:
-    """A place and what is wrong there, in one sentence: `"speed is 0, not a number above 0"`.
-
-    Args:
-        path: the place.
-        what: what is wrong there, where "it" is the place.
-    """
+    """A place and what is wrong there, in one sentence: `"speed is 0, not a number above 0"`."""
     return f"{path} {what.removeprefix('it ')}" if what.startswith("it ") else f"{path}: {what}"
 
 
 def documented(cls: Any) -> list[tuple[str, str, str, str]]:
-    """The fields of a record, for the documentation.
-
-    Args:
-        cls: a dataclass, or a named tuple; its docstring says what each field means.
-
-    Returns:
-        For each: its name, what it is in a file, what it is if missing, and what it means.
-    """
+    """The fields of a record, for the documentation."""
     hints = get_type_hints(cls, include_extras=True)
     if not is_dataclass(cls):
         said = _meanings(cls)

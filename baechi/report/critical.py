@@ -54,15 +54,7 @@ class Stretch:
 
 
 def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
-    """What made a step as long as it was.
-
-    Args:
-        plan: the plan.
-        timeline: a step of the plan, predicted or measured. Work around the model is left out.
-
-    Returns:
-        The path from the step's beginning to its end; empty if nothing ran.
-    """
+    """What made a step as long as it was."""
     index = _Index(plan, timeline)
     span = max(index.spans, key=lambda span: (span.end_s, span.start_s), default=None)
     path: list[Stretch] = []
@@ -75,15 +67,7 @@ def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
 
 
 def waits(plan: Plan, timeline: Timeline) -> dict[int, tuple[Cause, Span | None]]:
-    """What each span of a step waited for.
-
-    Args:
-        plan: the plan.
-        timeline: a step of it. Work around the model is left out.
-
-    Returns:
-        By `id` of a span, the cause of its start, and the span that it waited for.
-    """
+    """What each span of a step waited for."""
     index = _Index(plan, timeline)
     found = {id(span): index.before(span) for span in index.spans}
     return {key: (stretch.cause, before) for key, (stretch, before) in found.items()}

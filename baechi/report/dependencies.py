@@ -7,38 +7,17 @@ from baechi.records.plan import Plan
 
 
 def dependencies_s(plan: Plan) -> float:
-    """How long a step would take if each layer ran as soon as its inputs are made, on any device.
-
-    Args:
-        plan: the plan; its layers take what they take on their devices, transfers nothing.
-
-    Returns:
-        Seconds of forward and backward.
-    """
+    """How long a step would take if each layer ran as soon as its inputs are made, on any device."""
     return _longest_s(plan, _on_its_device(plan))
 
 
 def without_host_waits_s(plan: Plan) -> float:
-    """As `dependencies_s`, if the host never waited for values that the code reads.
-
-    Args:
-        plan: the plan.
-
-    Returns:
-        Seconds of forward and backward.
-    """
+    """As `dependencies_s`, if the host never waited for values that the code reads."""
     return _longest_s(plan, _on_its_device(plan), host_waits=False)
 
 
 def dependencies_bound_s(plan: Plan) -> float:
-    """What no plan of the graph can beat on however many devices of these kinds: each layer on its fastest.
-
-    Args:
-        plan: any plan of them.
-
-    Returns:
-        Seconds of forward and backward.
-    """
+    """What no plan of the graph can beat on any number of such devices: each layer on its fastest."""
     kinds = {(device.kind, device.speed) for device in plan.cluster.devices}
 
     def seconds(name: str, phase: str) -> float:

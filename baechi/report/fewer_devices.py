@@ -30,14 +30,7 @@ class OneDevice:
 
 
 def on_one_device(plan: Plan) -> OneDevice | None:
-    """Simulate all layers on one device, in the code's order.
-
-    Args:
-        plan: any plan.
-
-    Returns:
-        The best device for that; None if layers are pinned to several.
-    """
+    """Simulate all layers on one device, in the code's order."""
     kinds: dict[tuple[str, float, int], Device] = {}
     for device in plan.cluster.devices:
         kinds.setdefault((device.kind, device.speed, device.memory_bytes), device)
@@ -59,9 +52,6 @@ def fewest_devices(plan: Plan) -> int:
 
     The layers of the least busy device move to another one, again and again, and each such plan is simulated.
     So the answer is a number that certainly is as good; another placement might need fewer still.
-
-    Args:
-        plan: any plan.
     """
     if len(plan.devices_used) < 2:
         return len(plan.devices_used)
@@ -90,9 +80,5 @@ def _merged(plan: Plan, enough_s: float) -> Plan | None:
 
 
 def short_bytes(plan: Plan) -> dict[str, int]:
-    """By device that is too full, by how many bytes.
-
-    Args:
-        plan: any; it is simulated if it was not yet.
-    """
+    """By device that is too full, by how many bytes."""
     return excess_over(plan.cluster.devices, plan.timeline.peak_bytes)

@@ -39,16 +39,7 @@ class Fold:
 
 
 def fold(graph: LayerGraph, layers: Iterable[str], limit: int = 8) -> list[Fold]:
-    """Layers in few words.
-
-    Args:
-        graph: the layer graph.
-        layers: some of its layers; glue is left out.
-        limit: how many words at most; it takes modules whose layers are not all meant to keep it.
-
-    Returns:
-        In code order.
-    """
+    """Layers in few words."""
     of: dict[str, int] = {}
     here: dict[str, int] = {}
     meant = {name for name in layers if graph.costs(name).kind == "layer"}
@@ -99,12 +90,7 @@ def _number(module: str) -> tuple[str, int]:
 
 
 def module_of(graph: LayerGraph, name: str) -> str:
-    """The module that a node belongs to: a layer's own, and that whose code glue is; `""` is the model.
-
-    Args:
-        graph: the layer graph.
-        name: a node.
-    """
+    """The module that a node belongs to: a layer's own, and that whose code glue is; `""` is the model."""
     if name.startswith("glue:"):
         return name.removeprefix("glue:").rpartition("/")[0]
     module = graph.costs(name).module
@@ -113,10 +99,6 @@ def module_of(graph: LayerGraph, name: str) -> str:
 
 
 def prefixes(module: str) -> list[str]:
-    """`a.b.c` > ``, `a`, `a.b`, `a.b.c`.
-
-    Args:
-        module: a qualified name.
-    """
+    """`a.b.c` > ``, `a`, `a.b`, `a.b.c`."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]

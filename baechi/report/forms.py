@@ -13,37 +13,21 @@ from baechi.report.text import to_text as plan_to_text
 
 
 def render(record: Plan | Pipeline, measured: Timeline | None = None) -> RenderableType:
-    """The report for a `rich` console.
-
-    Args:
-        record: a plan or pipeline; it is simulated if it was not yet.
-        measured: a step of it that was run, to be shown beside.
-    """
+    """The report for a `rich` console."""
     return (
         render_pipeline(record, measured) if isinstance(record, Pipeline) else render_plan(record, measured)
     )
 
 
 def to_text(record: Plan | Pipeline, measured: Timeline | None = None, *, width: int = 110) -> str:
-    """The report as plain text.
-
-    Args:
-        record: a plan or pipeline.
-        measured: a step of it that was run, to be shown beside.
-        width: columns.
-    """
+    """The report as plain text."""
     if isinstance(record, Pipeline):
         return pipeline_to_text(record, measured, width=width)
     return plan_to_text(record, measured, width=width)
 
 
 def to_html(record: Plan | Pipeline, measured: Timeline | None = None) -> str:
-    """The report as a page: one text, that needs no other file and no network.
-
-    Args:
-        record: a plan or pipeline.
-        measured: a step of it that was run, to be shown beside.
-    """
+    """The report as a page: one text, that needs no other file and no network."""
     return (
         pipeline_to_html(record, measured) if isinstance(record, Pipeline) else plan_to_html(record, measured)
     )

@@ -15,31 +15,18 @@ def worked_s(timeline: Timeline) -> float:
     """For how long the host works in a step, launches included; 0 where that was not counted.
 
     Of backward's threads, which work at once, the busiest counts.
-
-    Args:
-        timeline: the step.
     """
     return timeline.counters.get("host_us", 0) / 1e6
 
 
 def bounds(timeline: Timeline, devices: Iterable[str]) -> bool:
-    """Whether the host bounds a step.
-
-    Args:
-        timeline: the step.
-        devices: those that run something.
-    """
+    """Whether the host bounds a step."""
     busiest_s = max([timeline.busy_s(name) for name in devices], default=0.0)
     return worked_s(timeline) > max(busiest_s, _BOUND * timeline.makespan_s) > 0
 
 
 def share(timeline: Timeline, devices: Iterable[str]) -> str:
-    """How long the host works, and how long devices do not: `31.00 of 34.00 ms; devices idle 62 %`.
-
-    Args:
-        timeline: the step.
-        devices: those that run something.
-    """
+    """How long the host works, and how long devices do not: `31.00 of 34.00 ms; devices idle 62 %`."""
     step_s, names = timeline.makespan_s, list(devices)
     busy_s = sum([timeline.busy_s(name) for name in names])
     idle = format_share(max(0.0, len(names) * step_s - busy_s), max(1, len(names)) * step_s)

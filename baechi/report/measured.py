@@ -5,15 +5,7 @@ from baechi.units import format_seconds
 
 
 def measured_beside(predicted: Timeline, measured: Timeline | None) -> str:
-    """What was measured; where that is another kind of step than the predicted one, so much is said.
-
-    Args:
-        predicted: of a plan or pipeline.
-        measured: a step that was run, if there was one.
-
-    Returns:
-        A sentence after a space; empty without a measured step.
-    """
+    """What was measured; where that is another kind of step than the predicted one, so much is said."""
     if measured is None:
         return ""
     if measured.mode == predicted.mode:

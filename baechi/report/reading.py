@@ -90,13 +90,7 @@ class _Path:
 
 
 def read(plan: Plan, timeline: Timeline, path: Sequence[Stretch] | None = None) -> Reading:
-    """Say what bounds a step.
-
-    Args:
-        plan: the plan.
-        timeline: of a step of it, predicted or measured.
-        path: its critical path, if known.
-    """
+    """Say what bounds a step."""
     path = critical_path(plan, timeline) if path is None else path
     sums = _sums(plan, timeline, path)
     bound = _bound(sums)
@@ -240,12 +234,7 @@ def _serial(sums: _Path, where: str) -> tuple[str, str]:
 
 
 def saves_nothing(chain_s: float, step_s: float) -> bool:
-    """Whether more devices do not make a step faster: dependencies alone take nearly all of it.
-
-    Args:
-        chain_s: what they take on the fastest devices.
-        step_s: the step.
-    """
+    """Whether more devices do not make a step faster: dependencies alone take nearly all of it."""
     return chain_s >= _NO_SPEED * step_s
 
 

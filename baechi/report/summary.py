@@ -26,10 +26,6 @@ def summary(record: Plan | Pipeline) -> str:
     """One line about a plan: its devices, its step beside that of one device, the fullest device.
 
     Of a pipeline, the step beside that without microbatches, and where they gain no time, why.
-
-    Args:
-        record: the plan or pipeline; it is simulated if it was not yet, a plan once more on one device of
-            each kind.
     """
     if isinstance(record, Pipeline):
         return _pipeline_summary(record)
@@ -60,11 +56,7 @@ def _by_the_host(record: Plan | Pipeline) -> str:
 
 
 def describe(record: AbstractRecord) -> str:
-    """A record in a few lines, without simulating anything.
-
-    Args:
-        record: a plan, pipeline, cluster, layer graph or timeline.
-    """
+    """A record in a few lines, without simulating anything."""
     if isinstance(record, Plan):
         lines = _plan(record)
     elif isinstance(record, Pipeline):

@@ -40,11 +40,7 @@ class Table:
 
 
 def tables(facts: Facts) -> list[Table]:
-    """All that there is to show, in the order in which one reads it.
-
-    Args:
-        facts: of a plan.
-    """
+    """All that there is to show, in the order in which one reads it."""
     found = [placement(facts), *([apart(facts)] if facts.plan.apart else [])]
     found += [memory(facts), time(facts), critical(facts), cuts(facts), waiting(facts)]
     found += [candidates(facts)] if facts.candidates else []
@@ -53,11 +49,7 @@ def tables(facts: Facts) -> list[Table]:
 
 
 def placement(facts: Facts) -> Table:
-    """Which modules lie where.
-
-    Args:
-        facts: of a plan.
-    """
+    """Which modules lie where."""
     used = [device for device in facts.devices if device.layers + device.glue]
     shown, rest = most(used, lambda device: device.busy_s)
     rows = [
@@ -82,12 +74,7 @@ def placement(facts: Facts) -> Table:
 def most(
     devices: Sequence[_Device], weight: Callable[[_Device], float]
 ) -> tuple[list[_Device], list[_Device]]:
-    """The devices that a table shows, and the rest: all of a few, of many those with most of something.
-
-    Args:
-        devices: in the cluster's order, as both results are.
-        weight: what counts.
-    """
+    """The devices that a table shows, and the rest: all of a few, of many those with most of something."""
     ranked = sorted(range(len(devices)), key=lambda number: -weight(devices[number]))
     shown = set(ranked[:_DEVICES_SHOWN])
     return (
@@ -97,11 +84,7 @@ def most(
 
 
 def apart(facts: Facts) -> Table:
-    """Functional ops that lie elsewhere than by rule, beside their largest input.
-
-    Args:
-        facts: of a plan.
-    """
+    """Functional ops that lie elsewhere than by rule, beside their largest input."""
     plan = facts.plan
     found = [(name, plan.device_of[name], device) for name, device in plan.apart.items()]
     note = f"And {len(found) - _CUTS_SHOWN} more." if len(found) > _CUTS_SHOWN else ""
@@ -115,11 +98,7 @@ def apart(facts: Facts) -> Table:
 
 
 def memory(facts: Facts) -> Table:
-    """What each device holds at most, of what, and what it may.
-
-    Args:
-        facts: of a plan.
-    """
+    """What each device holds at most, of what, and what it may."""
     training, measured = facts.plan.graph.training, facts.measured
     unit = binary_unit(max([max(device.peak_bytes, device.limit_bytes) for device in facts.devices]))
     columns = ["device", "weights"]
@@ -147,11 +126,7 @@ def memory(facts: Facts) -> Table:
 
 
 def time(facts: Facts) -> Table:
-    """How long each device computes.
-
-    Args:
-        facts: of a plan.
-    """
+    """How long each device computes."""
     columns = ["device", "kind", "computes", "of the step"]
     columns += ["measured", "of it"] if facts.measured else []
     rows = []
@@ -175,11 +150,7 @@ def time(facts: Facts) -> Table:
 
 
 def critical(facts: Facts) -> Table:
-    """What the critical path consists of.
-
-    Args:
-        facts: of a plan.
-    """
+    """What the critical path consists of."""
     sums: dict[str, list[Stretch]] = {}
     for stretch in facts.path:
         sums.setdefault(stretch.span.where, []).append(stretch)
@@ -205,11 +176,7 @@ def _named(stretch: Stretch) -> str:
 
 
 def cuts(facts: Facts) -> Table:
-    """What travels between devices, dearest first.
-
-    Args:
-        facts: of a plan.
-    """
+    """What travels between devices, dearest first."""
     found = facts.cuts
     rows = [
         (cut.source, cut.home, cut.target, format_bytes(cut.size_bytes), format_seconds(cut.seconds))
@@ -228,11 +195,7 @@ def cuts(facts: Facts) -> Table:
 
 
 def traffic(timeline: Timeline) -> Table:
-    """What each link carries.
-
-    Args:
-        timeline: of a step.
-    """
+    """What each link carries."""
     links: dict[str, list[Span]] = {}
     for span in timeline.spans:
         if span.kind == "transfer":
@@ -250,11 +213,7 @@ def traffic(timeline: Timeline) -> Table:
 
 
 def waiting(facts: Facts) -> Table:
-    """How many layers must wait for their turn, by criterion.
-
-    Args:
-        facts: of a plan.
-    """
+    """How many layers must wait for their turn, by criterion."""
     rows = [(criterion, str(count)) for criterion, count in facts.waiting.items()]
     note = "gpu-topo is what a run does; with threads, each of these layers is one."
     return Table(
@@ -267,11 +226,7 @@ def waiting(facts: Facts) -> Table:
 
 
 def candidates(facts: Facts) -> Table:
-    """What else was tried.
-
-    Args:
-        facts: of a plan.
-    """
+    """What else was tried."""
     found: dict[tuple[str, ...], None] = {}
     for candidate in facts.candidates:
         step = "-" if candidate.step_s is None else format_seconds(candidate.step_s)
@@ -285,11 +240,7 @@ def candidates(facts: Facts) -> Table:
 
 
 def counters(measured: Timeline) -> Table:
-    """What a run counted.
-
-    Args:
-        measured: a step that was run.
-    """
+    """What a run counted."""
     rows = []
     for name, count in measured.counters.items():
         value = format_bytes(count) if name.endswith("_bytes") else str(count)

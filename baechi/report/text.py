@@ -16,12 +16,7 @@ from baechi.units import counted, format_bytes, format_seconds
 
 
 def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
-    """The report on a plan, for a `rich` console.
-
-    Args:
-        plan: the plan; it is simulated if it was not yet.
-        measured: a step of it that was run, to be shown beside.
-    """
+    """The report on a plan, for a `rich` console."""
     facts = Facts(plan, measured)
     parts: list[RenderableType] = [
         Words(facts.verdict, "bold"),
@@ -37,24 +32,14 @@ def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
 
 
 def to_text(plan: Plan, measured: Timeline | None = None, *, width: int = 110) -> str:
-    """The report on a plan as plain text.
-
-    Args:
-        plan: the plan.
-        measured: a step of it that was run, to be shown beside.
-        width: columns.
-    """
+    """The report on a plan as plain text."""
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(render(plan, measured))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def headline(facts: Facts) -> str:
-    """What was placed, and how long the step takes.
-
-    Args:
-        facts: of a plan.
-    """
+    """What was placed, and how long the step takes."""
     plan = facts.plan
     operations = counted(len(plan.device_of) - facts.layers, "functional op")
     return (
@@ -67,11 +52,7 @@ def headline(facts: Facts) -> str:
 
 
 def against_one(facts: Facts) -> str:
-    """The step beside that of one device, beside its bound, and whether fewer devices would do.
-
-    Args:
-        facts: of a plan.
-    """
+    """The step beside that of one device, beside its bound, and whether fewer devices would do."""
     used, one = len(facts.plan.devices_used), facts.one_device
     parts = []
     if used > 1 and one is not None:

@@ -26,15 +26,7 @@ _THREADS = 1000  # numbers of threads of one process
 
 
 def to_trace(timeline: Timeline, measured: Timeline | None = None) -> str:
-    """Timelines as the text of a trace file.
-
-    Args:
-        timeline: predicted or measured.
-        measured: another one, to be seen below it; the processes then say which is which.
-
-    Returns:
-        JSON text.
-    """
+    """Timelines as the text of a trace file."""
     if measured is None:
         events = list(_Trace(timeline, "", 1).events())
     else:

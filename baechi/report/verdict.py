@@ -60,11 +60,7 @@ class Judged:
 
 
 def does_not_fit(short: dict[str, int]) -> list[str]:
-    """That devices are too full, the worst first; empty if none is.
-
-    Args:
-        short: bytes by device that is too full.
-    """
+    """That devices are too full, the worst first; empty if none is."""
     if not short:
         return []
     worst = max(short, key=short.__getitem__)
@@ -73,13 +69,7 @@ def does_not_fit(short: dict[str, int]) -> list[str]:
 
 
 def gain(plan: Plan, one: OneDevice | None, step_s: float) -> str:
-    """How many times as fast as one device.
-
-    Args:
-        plan: with the devices.
-        one: the step on one device.
-        step_s: the step.
-    """
+    """How many times as fast as one device."""
     used, there = len(plan.devices_used), len(plan.cluster)
     if used < 2:
         return "all on one device" if there == 1 else f"all on one of {there} devices"
@@ -91,26 +81,13 @@ def gain(plan: Plan, one: OneDevice | None, step_s: float) -> str:
 
 
 def of_the_bound(bound_s: float, step_s: float) -> list[str]:
-    """How near the bound a step is; empty without a bound.
-
-    Args:
-        bound_s: a time that no step can beat.
-        step_s: the step.
-    """
+    """How near the bound a step is; empty without a bound."""
     tenths = floor(1000 * min(1.0, bound_s / step_s) + 1e-6)  # 100 % only where it is reached
     return [f"{tenths / 10:.1f} % of the bound"] if bound_s else []
 
 
 def limiting_module(plan: Plan, path: Sequence[Stretch]) -> tuple[str, float]:
-    """The module that most of a critical path is computed in, and which stands out.
-
-    Args:
-        plan: the plan.
-        path: its critical path.
-
-    Returns:
-        Its name, `""` for the whole model, and its part of the path's computing.
-    """
+    """The module that most of a critical path is computed in, and which stands out."""
     on_path: dict[str, float] = {}
     for stretch in path:
         if stretch.span.kind == "compute":

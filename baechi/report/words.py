@@ -29,12 +29,7 @@ _BETWEEN = 2  # columns between two columns of a table
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut in the middle if it is longer than a width: `model.lay…q_proj`.
-
-    Args:
-        text: any.
-        width: columns, at least 1.
-    """
+    """The text, cut in the middle if it is longer than a width: `model.lay…q_proj`."""
     if cell_len(text) <= width:
         return text
     head = _beginning(text, (width - 1) // 2)
@@ -43,21 +38,12 @@ def shortened(text: str, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text on one line, with no name that is longer than a line.
-
-    Args:
-        text: any.
-    """
+    """The text on one line, with no name that is longer than a line."""
     return " ".join([shortened(word, _LINE) for word in words_of(text)])
 
 
 def lines_of(text: str, width: int) -> list[str]:
-    """The text in lines, broken between words; a word that is longer than a line is cut in its middle.
-
-    Args:
-        text: any.
-        width: columns, at least 1.
-    """
+    """The text in lines, broken between words; a word that is longer than a line is cut in its middle."""
     lines = [""]
     for word in words_of(text):
         short = shortened(word, width)
@@ -122,11 +108,7 @@ class DrawnTable:
 
 
 def facts_grid(rows: Sequence[tuple[str, str]]) -> RichTable:
-    """What is said about some things, for a `rich` console: a thing a row.
-
-    Args:
-        rows: the thing, and a sentence.
-    """
+    """What is said about some things, for a `rich` console: a thing a row."""
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     for thing, sentence in rows:
@@ -146,11 +128,7 @@ def _beginning(text: str, room: int) -> str:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """The words of a text; a figure with its unit is one.
-
-    Args:
-        text: any.
-    """
+    """The words of a text; a figure with its unit is one."""
     last = ""
     for word in printable(" ".join(text.split())).split(" "):
         unit = last[-1:].isdigit() and word.rstrip(").,;:") in _UNITS

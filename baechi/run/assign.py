@@ -65,21 +65,6 @@ def assign(
 
     A plan on one device moves the weights and leaves every `forward` as it is. Weights on `meta` stay
     there until they are loaded.
-
-    Args:
-        model: the model the plan was made for; parameters stay the same objects.
-        plan: device of each layer.
-        reorder: launch layers in the plan's order; see `distribute`.
-        optimizer: an optimizer made before; its existing state moves with its parameters.
-        microbatches: how its step is split; the plan is that of one part.
-        stages: how its step is compiled, a program for each stage; None runs it as its code is written.
-
-    Returns:
-        The same model.
-
-    Raises:
-        PlanError: the plan is of another model.
-        BaechiError: the model, or a part of it, is distributed already.
     """
     refuse_distributed(model)
     planned, weights, modules = match_weights(model, plan), weights_of(model), modules_of(model)
@@ -209,14 +194,7 @@ def reordering(model: nn.Module, on: bool) -> Iterator[None]:
 
 
 def runtime_of(model: nn.Module) -> Runtime:
-    """The runtime of a distributed model.
-
-    Args:
-        model: a distributed model.
-
-    Raises:
-        BaechiError: the model is not distributed, or waits for its first call to be planned.
-    """
+    """The runtime of a distributed model."""
     binding = binding_of(model)
     if binding is not None:
         return binding.runtime
@@ -225,15 +203,7 @@ def runtime_of(model: nn.Module) -> Runtime:
 
 
 def refuse_distributed(model: Any) -> None:
-    """Raise if a model, or a part of it, is distributed, or cannot be.
-
-    Args:
-        model: any model.
-
-    Raises:
-        BaechiError: it is, or it is scripted, parallel, sharded or lazy; see `refuse_foreign`.
-        TypeError: it is no module.
-    """
+    """Raise if a model, or a part of it, is distributed, or cannot be."""
     refuse_foreign(model)
     for name, module in model.named_modules():
         plain = shares_of(module) is not None or not is_replaced(module)

@@ -36,11 +36,7 @@ class Binding:
         return self.name, self.device
 
     def known(self, module: nn.Module) -> LayerFacts:
-        """Look into a layer once.
-
-        Args:
-            module: the layer.
-        """
+        """Look into a layer once."""
         facts = self.facts = self.runtime.facts_of(module, self.seat)
         return facts
 

@@ -41,28 +41,13 @@ def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
     Inside a step such a submodule is ordinary code. Called on its own it opens a step: an encoder used
     alone, or a block that activation checkpointing recomputes in backward.
-
-    Args:
-        module: the module.
-        *args, **kwargs: as the user passed them.
-
-    Returns:
-        What the module returns, on the device of the inputs; or where it was made, if outputs stay.
     """
     return _call(module, args, kwargs, original_forward(module))
 
 
 @uncompiled
 def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a stack of fused layers: as `call_root`, with the glue mode off, since it disables fast paths.
-
-    Args:
-        module: a module of a type in `FUSED_STACKS`.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the module returns.
-    """
+    """Run a stack of fused layers: as `call_root`, with the glue mode off, since it disables fast paths."""
     return _call(module, args, kwargs, functools.partial(_without_glue_mode, module))
 
 
@@ -71,14 +56,6 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run a layer: bring its arguments to its device, and run it there.
 
     The actual arguments decide which tensors travel, never the profile.
-
-    Args:
-        module: the module.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the layer returns, on its device; on the inputs' device if called outside a step, unless
-        outputs stay.
     """
     binding: Binding = module.__dict__[BINDING]
     runtime = binding.runtime
@@ -92,30 +69,14 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_split_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the shards of a split layer, and join what they return.
-
-    Args:
-        module: the layer.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the layer returns; on the inputs' device if called outside a step, unless outputs stay.
-    """
+    """Run the shards of a split layer, and join what they return."""
     runtime = module.__dict__[BINDING].runtime
     return _call(module, args, kwargs, functools.partial(run_shards, module, runtime))
 
 
 @uncompiled
 def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a layer without weights: as `call_layer` in a step of a model that contains it, else plainly.
-
-    Args:
-        module: the module.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the layer returns.
-    """
+    """Run a layer without weights: as `call_layer` in a step of a model that contains it, else plainly."""
     shares = shares_of(module)
     current = shares.current() if shares is not None else None
     if current is None:
@@ -129,14 +90,6 @@ def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwarg
     """Run a layer of a model in which outputs of split layers may be sharded.
 
     It is given wholes, but for an activation: that is the op that it calls.
-
-    Args:
-        call: the layer's wrapper.
-        module: the module.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the layer returns.
     """
     if any(isinstance(tensor, ShardedOutput) for tensor in tensors_in(args, kwargs)):
         glue = next((mode for mode in function_modes() if isinstance(mode, GlueMode)), None)

@@ -32,10 +32,6 @@ def blocks_compiled(model: nn.Module, options: Mapping[str, Any] | None) -> Iter
     """Compile the repeated blocks of a model in place: modules of one class, with modules inside, in a row.
 
     Blocks inside of a block are left to it, as accelerate's `compile_regions` leaves them.
-
-    Args:
-        model: a model, to be distributed within the context; as it was if an error leaves it.
-        options: what `torch.compile` is given; None compiles nothing.
     """
     rows = _repeated("", model) if options is not None else ()
     blocks = [name for name, block in rows if compiled_call(block) is None]
@@ -52,23 +48,13 @@ def blocks_compiled(model: nn.Module, options: Mapping[str, Any] | None) -> Iter
 
 
 def uncompile(model: nn.Module, names: Iterable[str]) -> None:
-    """Let modules that `blocks_compiled` compiled run as they were written.
-
-    Args:
-        model: the model, whose wrappers are off.
-        names: the modules.
-    """
+    """Let modules that `blocks_compiled` compiled run as they were written."""
     for name in names:
         set_compiled_call(model.get_submodule(name), None)
 
 
 def set_compiled_aside(modules: Iterable[nn.Module], layers: Collection[nn.Module]) -> None:
-    """Let layers that were compiled in place run compiled, and what calls layers as it was written.
-
-    Args:
-        modules: the modules, their wrappers in place. Those inside of a layer are torch's own business.
-        layers: those that are layers.
-    """
+    """Let layers that were compiled in place run compiled, and what calls layers as it was written."""
     for module in modules:
         if compiled_call(module) is not None:
             is_layer = module in layers
@@ -77,15 +63,7 @@ def set_compiled_aside(modules: Iterable[nn.Module], layers: Collection[nn.Modul
 
 
 def tell_uncompiled(model: nn.Module, name: str = "") -> nn.Module:
-    """Say which modules were compiled, and run as they were written.
-
-    Args:
-        model: a distributed model, or a part of it.
-        name: what to call it.
-
-    Returns:
-        The same.
-    """
+    """Say which modules were compiled, and run as they were written."""
     found = [inside or name for inside, module in model.named_modules() if runs_uncompiled(module)]
     if found:
         logger.warning(
@@ -97,12 +75,7 @@ def tell_uncompiled(model: nn.Module, name: str = "") -> nn.Module:
 
 
 def written_forward(module: nn.Module, name: str) -> Callable[..., Any]:
-    """A layer's original forward for a call under a mode of ours, which the compiler cannot enter.
-
-    Args:
-        module: the layer; if it was compiled, the log says that this has no effect, once.
-        name: its name.
-    """
+    """A layer's original forward for a call under a mode of ours, which the compiler cannot enter."""
     if is_set_aside(module) and not runs_uncompiled(module):
         _tell_reaching(name)
     return original_forward(module)

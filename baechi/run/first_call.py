@@ -16,15 +16,7 @@ _NAME = "_baechi_first"
 
 
 def plan_at_first_call(model: nn.Module, distribute: Distribute) -> nn.Module:
-    """Let the first call of a model distribute it, and then run it.
-
-    Args:
-        model: the model.
-        distribute: distributes the model, given the model and its first inputs.
-
-    Returns:
-        The same model.
-    """
+    """Let the first call of a model distribute it, and then run it."""
     model.__dict__[_NAME] = distribute
     replace_forward(model, _first_call)
     return model

@@ -36,18 +36,7 @@ from baechi.torchlib.tensors.storage import stamp
 
 
 def run_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run a model's code in a step of its own.
-
-    Args:
-        module: the module that is called: the model, or a part of it.
-        runtime: its runtime; no step is open in this thread.
-        run: the code.
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    Returns:
-        What the code returns, on the device of the inputs; or where it was made, if outputs stay.
-    """
+    """Run a model's code in a step of its own."""
     with open_step(module, runtime) as glue:
         step, first = glue.step, next(tensors_in(args, kwargs), None)
         step.home = None if first is None else runtime.backend.place_of(first)
@@ -65,15 +54,7 @@ def run_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args:
 
 @contextmanager
 def open_step(module: nn.Module, runtime: Runtime) -> Iterator[GlueMode]:
-    """Open a step in this thread.
-
-    Args:
-        module: the module that is called: the model, or a part of it.
-        runtime: its runtime.
-
-    Yields:
-        The step's mode.
-    """
+    """Open a step in this thread."""
     backend, step = runtime.backend, Step(runtime.backend, runtime)
     glue = GlueMode(step)
     with backend.step() as runtime.measure:
@@ -105,19 +86,7 @@ def open_step(module: nn.Module, runtime: Runtime) -> Iterator[GlueMode]:
 def run_layer(
     module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
 ) -> Any:
-    """Run a layer that the code has reached.
-
-    Args:
-        module: the layer.
-        runtime: its runtime.
-        glue: the glue mode of the open step.
-        facts: what is known of the layer.
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    Returns:
-        What it returns, on its device; or deferred tensors, if it has to wait for its turn.
-    """
+    """Run a layer that the code has reached."""
     step, place = glue.step, facts.place
     reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
     # what the full path does and this leaves out: transfers, their order with writes, streams, clock, turns

@@ -64,18 +64,7 @@ if CHECKPOINT_CHECKS:
 def call_recomputed(
     call: Callable[..., Any], device: str, module: nn.Module, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run a module, and keep nothing for backward but what it is given.
-
-    Args:
-        call: how the module runs otherwise: `call(module, *args, **kwargs)`.
-        device: where its layers lie, if that is one device of several; else `""`. Then arguments go there
-            first, and the copies are kept: nothing travels for the second run.
-        module: the module.
-        *args, **kwargs: as the model's code passed them.
-
-    Returns:
-        What the module returns.
-    """
+    """Run a module, and keep nothing for backward but what it is given."""
     if not torch.is_grad_enabled():
         return call(module, *args, **kwargs)
     binding = binding_of(module)
@@ -99,22 +88,13 @@ def _checkpointed(call: Callable[..., Any], module: nn.Module, args: Any, kwargs
 
 
 def differs_when_run_again(error: BaseException) -> bool:
-    """Whether an error says that a module does not compute the same twice.
-
-    Args:
-        error: what a step raised.
-    """
+    """Whether an error says that a module does not compute the same twice."""
     known: list[str] = getattr(error, "__notes__", [])
     return isinstance(error, CheckpointError) or any(one.startswith(_SECOND_RUN) for one in known)
 
 
 def wrap_recomputed(model: nn.Module, names: Iterable[str]) -> None:
-    """Let backward run modules again, of a model that lies on one device.
-
-    Args:
-        model: the model; the `forward` of its modules is as it was.
-        names: qualified names.
-    """
+    """Let backward run modules again, of a model that lies on one device."""
     for name in names:
         module = model.get_submodule(name)
         if not is_replaced(module):

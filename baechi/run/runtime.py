@@ -109,12 +109,7 @@ class Runtime:
         return thread.glue
 
     def facts_of(self, module: nn.Module, seat: tuple[str, str]) -> LayerFacts:
-        """What is known of a layer from call to call.
-
-        Args:
-            module: the layer.
-            seat: its name, and the device where it runs.
-        """
+        """What is known of a layer from call to call."""
         name, device = seat
         facts = self.layers.get(name)
         if facts is None:
@@ -154,12 +149,7 @@ class Runtime:
         return bool(waiting_layers(self.order))
 
     def schedule(self, glue: GlueMode, root: nn.Module) -> Schedule | None:
-        """A schedule for a new step; None if layers launch in the code's order.
-
-        Args:
-            glue: the step's mode; it must be off.
-            root: the module that is called.
-        """
+        """A schedule for a new step; None if layers launch in the code's order."""
         if not self.reorder or not self.may_wait or reordering_is_off() or has_hooks_inside(root):
             return None
         backend, threads = self.backend, self.reorder == "threads"
@@ -176,11 +166,7 @@ class Runtime:
 
     @contextmanager
     def opened(self, glue: GlueMode) -> Iterator[None]:
-        """Within this context a step is open in this thread.
-
-        Args:
-            glue: the step's mode.
-        """
+        """Within this context a step is open in this thread."""
         try:
             self._thread.glue = glue  # in `try`: an interrupt after it leaves no step open
             with views_replayed(), glue, entrances_watched(glue):

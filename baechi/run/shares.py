@@ -76,11 +76,7 @@ def join(module: nn.Module, runtime: Runtime, seat: Seat) -> None:
 
 
 def leave(module: nn.Module, runtime: Runtime) -> bool:
-    """Undo `join`.
-
-    Returns:
-        Whether no runtime runs the layer any more.
-    """
+    """Undo `join`."""
     shares = shares_of(module)
     if shares is None:
         return True

@@ -24,21 +24,13 @@ def user_line() -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line outside baechi and torch that an error went through, such as `"model.py:12"`.
-
-    Args:
-        error: an error that was raised.
-    """
+    """The innermost line outside baechi and torch that an error went through, such as `"model.py:12"`."""
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     own = [f"{Path(file).name}:{line}" for file, line in lines if not file.startswith((_OURS, _TORCH))]
     return own[-1] if own else ""
 
 
 def line_in(frames: Iterable[traceback.FrameSummary]) -> str:
-    """The innermost line outside baechi and torch, such as `"/home/me/model.py:12"`.
-
-    Args:
-        frames: of a stack, the outermost first.
-    """
+    """The innermost line outside baechi and torch, such as `"/home/me/model.py:12"`."""
     own = [f"{one.filename}:{one.lineno}" for one in frames if not one.filename.startswith((_OURS, _TORCH))]
     return own[-1] if own else ""

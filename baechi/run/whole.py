@@ -24,11 +24,7 @@ _calls = threading.local()
 
 
 def hook(model: nn.Module) -> None:
-    """Hook a model that lies on one device.
-
-    Args:
-        model: the root, bound to its runtime.
-    """
+    """Hook a model that lies on one device."""
     model.register_forward_pre_hook(_open, with_kwargs=True)
     model.register_forward_hook(_close, with_kwargs=True, always_call=True)
     refuse_scripting(model)
@@ -40,13 +36,7 @@ def unhook(model: nn.Module) -> None:
 
 
 def call_in_forward(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Call a model from within its own call, whose hooks have run already: with `hook`'s, if it has them.
-
-    Args:
-        model: the model.
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
+    """Call a model from within its own call, whose hooks have run already: with `hook`'s, if it has them."""
     if _open not in forward_pre_hooks(model).values():
         return model.forward(*args, **kwargs)
     lent_args, lent_kwargs = _open(model, args, kwargs)

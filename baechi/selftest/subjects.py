@@ -31,21 +31,13 @@ class Subject:
     in_parts: Literal["right", "refused", "skipped"] = "right"
 
     def build(self, dtype: torch.dtype) -> nn.Module:
-        """The model with the same random weights each time.
-
-        Args:
-            dtype: of its weights.
-        """
+        """The model with the same random weights each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.make().to(dtype)
 
     def batch(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """The batch, on the host.
-
-        Args:
-            dtype: of its floating-point tensors.
-        """
+        """The batch, on the host."""
         return tuple([x.to(dtype) if x.is_floating_point() else x for x in self.inputs()])
 
 

@@ -36,15 +36,7 @@ def devices_here() -> Cluster:
 
 
 def selftest(cluster: Cluster, *, quick: bool = False) -> Found:
-    """Try ten models in four modes, all copies between devices, and a prediction.
-
-    Args:
-        cluster: devices of this machine, or emulated ones.
-        quick: two of the models only.
-
-    Returns:
-        What was found. An error of a trial is a row.
-    """
+    """Try ten models in four modes, all copies between devices, and a prediction."""
     dtype, rows = _precision(cluster), []
     for subject in list(subjects())[: 2 if quick else None]:
         with progress(f"self test: {subject.name}"):

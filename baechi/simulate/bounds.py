@@ -35,15 +35,7 @@ from baechi.simulate.path_bounds import (
 
 
 def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
-    """A time that no step of the graph on the cluster can beat.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-
-    Returns:
-        Seconds; in training, of forward and backward.
-    """
+    """A time that no step of the graph on the cluster can beat."""
     indexed = IndexedGraph.of(graph, apart=True)
     cut = _must_be_cut(graph, indexed, cluster)
     phases = (("forward_s", longest_forward_s), ("backward_s", longest_backward_s))
@@ -62,15 +54,7 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
 
 
 def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
-    """Bytes that the fullest device of any plan has at least.
-
-    Args:
-        graph: the layer graph; its optimizer counts in training.
-        cluster: the devices; their memory sizes are not looked at.
-
-    Returns:
-        Bytes: an equal share of all that stays, or the largest group, whichever is more.
-    """
+    """Bytes that the fullest device of any plan has at least."""
     indexed = IndexedGraph.of(graph, apart=True)
     bounds = [0]
     for kept in _kept_bytes(graph, indexed):

@@ -58,15 +58,7 @@ class IndexedPlan:
 
     @classmethod
     def of(cls, plan: Plan, optimizer: str | None = None) -> "IndexedPlan":
-        """Index a plan.
-
-        Args:
-            plan: the plan.
-            optimizer: whose state counts in training; that of the graph unless given.
-
-        Raises:
-            ValueError: the optimizer is unknown.
-        """
+        """Index a plan."""
         stage = cls.empty(plan.graph, plan.cluster, optimizer)
         devices = {name: index for index, name in enumerate(plan.cluster.names)}
         places = {name: index for index, name in enumerate(plan.order)}
@@ -75,13 +67,7 @@ class IndexedPlan:
 
     @classmethod
     def empty(cls, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> "IndexedPlan":
-        """Index what all plans of a graph on a cluster have in common.
-
-        Args:
-            graph: the layer graph.
-            cluster: the devices.
-            optimizer: as for `of`.
-        """
+        """Index what all plans of a graph on a cluster have in common."""
         says = graph.says("host_forward_s")
         knows_host = says and any([costs.host_forward_s for _, costs in graph.placed_costs()])
         indexed = IndexedGraph.of(graph, alone=knows_host)
@@ -140,24 +126,12 @@ class IndexedPlan:
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "IndexedPlan":
-        """The same graph and cluster with another plan.
-
-        Args:
-            device_of: by layer, its device.
-            place: by layer, its place in the order.
-        """
+        """The same graph and cluster with another plan."""
         base = self._spread if self._spread is not None and len(set(device_of)) > 1 else self
         return replace(base, device_of=device_of, place=place)
 
     def seconds_of(self, phase: Phase) -> list[float]:
-        """By layer, how long it runs on its device.
-
-        Args:
-            phase: forward or backward.
-
-        Raises:
-            RecordError: times are given by kind of device, and not for the one that a layer is on.
-        """
+        """By layer, how long it runs on its device."""
         table = self.seconds[phase]
         seconds = []
         for layer, device in enumerate(self.device_of):

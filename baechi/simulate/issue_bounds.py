@@ -15,15 +15,7 @@ from baechi.records.timeline import Phase
 
 
 def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, float]:
-    """The least time that the host needs to issue a step, under any plan.
-
-    Args:
-        indexed: the layer graph, indexed.
-        cluster: the devices.
-
-    Returns:
-        Seconds of a forward, and of a backward; 0 of a graph without the host's times.
-    """
+    """The least time that the host needs to issue a step, under any plan."""
     forward_s, alone_s = host_times_s(indexed, cluster)
     if not any(forward_s):
         return 0.0, 0.0
@@ -39,15 +31,7 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
 
 
 def host_times_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[list[float], list[float]]:
-    """The least time that the host needs to issue each layer.
-
-    Args:
-        indexed: the layer graph, indexed.
-        cluster: the devices.
-
-    Returns:
-        By layer, seconds in forward, and in backward; 0 of a graph without the host's times.
-    """
+    """The least time that the host needs to issue each layer."""
     forward_s = _host_s(indexed, "forward")
     if not any(forward_s):
         return forward_s, [0.0] * len(indexed)
@@ -76,11 +60,7 @@ def _host_s(indexed: IndexedGraph, phase: Phase) -> list[float]:
 
 
 def additions(indexed: IndexedGraph) -> list[int]:
-    """By layer, the gradient additions that it makes if all consumers of a tensor share one device.
-
-    Args:
-        indexed: the layer graph, indexed.
-    """
+    """By layer, the gradient additions that it makes if all consumers of a tensor share one device."""
     found = [0] * len(indexed)
     for maker, readers in zip(indexed.source, indexed.graded, strict=True):
         for reader in readers[:-1] if maker != FROM_HOST else ():

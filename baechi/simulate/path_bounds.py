@@ -20,16 +20,7 @@ Seconds = Sequence[Sequence[float]]
 
 
 def longest_forward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> float:
-    """The longest path of forward.
-
-    Args:
-        indexed: the graph.
-        seconds: of its layers' forward.
-        cluster: the devices.
-
-    Returns:
-        Seconds, until the last layer is over and the last output fetched.
-    """
+    """The longest path of forward."""
     table, host = link_table(cluster), len(cluster)
     ends_s = soonest_ends_s(
         range(len(indexed)),
@@ -47,16 +38,7 @@ def longest_forward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster)
 
 
 def longest_backward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> float:
-    """The longest path of backward.
-
-    Args:
-        indexed: the graph.
-        seconds: of its layers' backward.
-        cluster: the devices.
-
-    Returns:
-        Seconds, from the end of forward.
-    """
+    """The longest path of backward."""
     gives: list[list[int]] = [[] for _ in range(len(indexed))]
     for tensor, maker in enumerate(indexed.source):
         if maker != FROM_HOST:
@@ -86,19 +68,7 @@ def soonest_ends_s(
     host_s: Sequence[float] | None = None,
     launch_s: float = 0.0,
 ) -> list[float]:
-    """By layer, the soonest that it can be over: the longest path that ends with it.
-
-    Args:
-        order: the layers; each comes after those that it waits for.
-        seconds: by device and layer; each runs on its fastest device.
-        waits: by layer, those.
-        there_s: by layer, when it has what the host sends it; at once unless given.
-        host_s: by layer, how long the host takes to issue it; nothing unless given.
-        launch_s: how long it takes to issue one kernel; the phase begins when the first is issued.
-
-    Returns:
-        Seconds.
-    """
+    """By layer, the soonest that it can be over: the longest path that ends with it."""
     fastest_s = [min(times) for times in zip(*seconds, strict=True)]
     at_once = [0.0] * len(waits)
     there_s, host_s = there_s or at_once, host_s or at_once
@@ -113,11 +83,7 @@ def soonest_ends_s(
 
 
 def makers_of(indexed: IndexedGraph) -> list[list[int]]:
-    """By layer, those that make what it reads; `FROM_HOST` for what the host sends.
-
-    Args:
-        indexed: the graph.
-    """
+    """By layer, those that make what it reads; `FROM_HOST` for what the host sends."""
     return [[indexed.source[tensor] for tensor in reads] for reads in indexed.reads]
 
 

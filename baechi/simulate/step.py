@@ -29,20 +29,6 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     the forward in reverse: reversed orders, gradients over the reverse links.
     A layer starts when the host has issued its first kernel, and ends no sooner than the last was
     issued (`host_forward_s`, `host_backward_s`); in backward each device has an issuing host of its own.
-
-    Args:
-        plan: the plan.
-        optimizer: name of the optimizer whose state counts in training;
-            `plan.graph.graph["optimizer"]` unless given.
-
-    Returns:
-        Compute spans of all layers, transfer spans (uploads come from `"host"`), peaks of all
-        devices and how full they are over time, and the counters `"transfers"` and
-        `"transfer_bytes"` (gradients and uploads included).
-
-    Raises:
-        RecordError: times are given by kind of device, and not for the one that a layer is on.
-        ValueError: the optimizer is unknown.
     """
     stage = IndexedPlan.of(plan, optimizer)
     memory = Memory(stage, is_drawn=True)
@@ -74,15 +60,7 @@ class Rehearsal:
         self._stage = IndexedPlan.empty(graph, cluster)
 
     def __call__(self, device_of: Sequence[int], place: Sequence[int]) -> tuple[float, list[int]]:
-        """Predict a step.
-
-        Args:
-            device_of: by layer (in topological order), its device.
-            place: by layer, its place in the order.
-
-        Returns:
-            The step's seconds, and the peak of each device in bytes.
-        """
+        """Predict a step."""
         stage = self._stage.with_plan(device_of, place)
         memory = Memory(stage)
         phases = _play(stage, memory)

@@ -38,19 +38,7 @@ _ATTEMPTS = 8
 def split_as_needed(
     graphs: Mapping[int, LayerGraph], cluster: Cluster, plan_for: Callable[[Mapping[int, LayerGraph]], Placed]
 ) -> Placed:
-    """Place graphs of one model; if nothing fits, split its largest layers until something does.
-
-    Args:
-        graphs: layer graphs, by number of microbatches.
-        cluster: the devices.
-        plan_for: places the graphs, or raises `PlacementError`.
-
-    Returns:
-        What was placed, of the graphs themselves if they can be.
-
-    Raises:
-        PlacementError: nothing fits, however the layers are split.
-    """
+    """Place graphs of one model; if nothing fits, split its largest layers until something does."""
     try:
         return plan_for(graphs)
     except PlacementError as error:

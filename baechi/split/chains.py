@@ -30,15 +30,7 @@ def link_chains(
     shardings: Mapping[str, Sharding],
     dimensions: Mapping[str, SplitDimension],
 ) -> None:
-    """Leave outputs sharded where only shards that take them so read them, or ops element by element before.
-
-    Args:
-        made: a graph with shards and joins; it is changed.
-        shards: by call that is split, its shards.
-        heads: by call that is split, its join.
-        shardings: by layer, how it is split.
-        dimensions: by layer, along what.
-    """
+    """Leave outputs sharded where only shards that take them so read them, or ops by element."""
     calls: dict[str, dict[str, Sequence[str]]] = {}
     for name, own in shards.items():
         calls.setdefault(made.nodes[own[0]]["shard"]["of"], {})[heads[name]] = own

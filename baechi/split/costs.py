@@ -35,14 +35,7 @@ _OF_OUTPUT = (
 
 
 def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -> dict[str, Any]:
-    """The attributes of a shard's node.
-
-    Args:
-        graph: the graph before.
-        name: the call of the layer that is split.
-        sharding: how it is split.
-        number: which shard.
-    """
+    """The attributes of a shard's node."""
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
     how = rule_named(str(costs.type)).dims[sharding.dimension]
     share = sharding.sizes[number] / sum(sharding.sizes)
@@ -153,13 +146,7 @@ def _units(costs: LayerCosts, how: SplitDimension, sharding: Sharding) -> dict[s
 
 
 def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
-    """The attributes of a join's node.
-
-    Args:
-        graph: the graph before.
-        name: the call of the layer that is split.
-        sharding: how it is split.
-    """
+    """The attributes of a join's node."""
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
     adds = rule_named(str(costs.type)).dims[sharding.dimension].join == "sum"
     kernels = max(1, len(sharding.sizes) - 1) if adds else 1
@@ -184,13 +171,7 @@ def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, An
 
 
 def part_of_edge(edge: dict[str, Any], share: float, part: str) -> None:
-    """Let an edge carry a slice of its tensor.
-
-    Args:
-        edge: its attributes.
-        share: how much of the tensor.
-        part: tells slices apart.
-    """
+    """Let an edge carry a slice of its tensor."""
     if edge.get("order_only"):
         return
     edge["bytes"] = edge.get("bytes", 0) * share

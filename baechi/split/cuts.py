@@ -18,11 +18,7 @@ class Cut(NamedTuple):
 
 
 def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
-    """By weight's name, where a graph cuts it.
-
-    Args:
-        graph: the layer graph of a plan.
-    """
+    """By weight's name, where a graph cuts it."""
     cuts: dict[str, Cut] = {}
     for _, costs in graph.placed_costs():
         shard = costs.shard

@@ -63,11 +63,7 @@ class ShardRange:
         return self.stop == self.size
 
     def within(self, length: int) -> tuple[int, int]:
-        """Where it begins and ends in an input: in proportion, if a batch has other rows than the example.
-
-        Args:
-            length: of the input along the dimension.
-        """
+        """Where it begins and ends in an input: in proportion, if a batch has other rows than the example."""
         return self.start * length // self.size, self.stop * length // self.size
 
 

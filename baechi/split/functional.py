@@ -33,15 +33,7 @@ class _Reader(NamedTuple):
 
 
 def with_ops_as_layers(graph: LayerGraph, layers: Iterable[str]) -> LayerGraph:
-    """Put layers in the place of functional ops that read weights of some layers.
-
-    Args:
-        graph: a layer graph.
-        layers: names of layers that are going to be split.
-
-    Returns:
-        Another graph; the graph itself if there are no such ops.
-    """
+    """Put layers in the place of functional ops that read weights of some layers."""
     ops = {
         name: costs.reads for name, costs in graph.placed_costs() if costs.type in WEIGHT_OPS and costs.reads
     }

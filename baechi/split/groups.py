@@ -15,14 +15,7 @@ from baechi.records.graph import LayerGraph
 def regrouped(
     before: LayerGraph, made: LayerGraph, shards: Mapping[str, list[str]], heads: Mapping[str, str]
 ) -> None:
-    """Set the groups of shards, joins, and of what was in a group with their layers.
-
-    Args:
-        before: the graph with the layers.
-        made: the graph with their shards; its groups are changed.
-        shards: by node that is split, its shards.
-        heads: by node that is split, its join.
-    """
+    """Set the groups of shards, joins, and of what was in a group with their layers."""
     groups: dict[str, list[str]] = {}
     for name in before.placed():
         group = before.nodes[name].get("colocate")

@@ -31,12 +31,7 @@ class LayerShard(nn.Module):
         self.options = dict(options)
 
     def forward(self, x: Any, *weights: Any) -> Any:
-        """The shard's output.
-
-        Args:
-            x: the layer's input, or the shard's share of it; or all that the layer was given.
-            *weights: its shards of the weights, in the rule's order, as far as it has some.
-        """
+        """The shard's output."""
         own = (*weights, *[None] * (self.weights - len(weights)))
         return self.compute(self.options, self.dimension, self.extent, x, *own)
 
@@ -54,11 +49,7 @@ class Join(nn.Module):
         self.axis = how.axis
 
     def forward(self, *outputs: Any) -> Any:
-        """The layer's output.
-
-        Args:
-            *outputs: of the shards; of tuples, each tensor is joined by itself.
-        """
+        """The layer's output."""
         if isinstance(outputs[0], tuple):
             columns = zip(*outputs, strict=True)
             return tuple([None if column[0] is None else self(*column) for column in columns])
@@ -71,14 +62,7 @@ class Join(nn.Module):
 
 
 def layer_shards(layer: nn.Module, rule: SplitRule, dimension: str, sizes: Sequence[int]) -> list[LayerShard]:
-    """The shards of a layer.
-
-    Args:
-        layer: the layer.
-        rule: how its class is split.
-        dimension: along which dimension.
-        sizes: how long each shard is.
-    """
+    """The shards of a layer."""
     options = {name: getattr(layer, name) for name in rule.options} | dict(rule.notes(layer))
     made, start, total = [], 0, sum(sizes)
     for size in sizes:

@@ -7,13 +7,7 @@ from baechi.split.table import rule_of
 
 
 def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
-    """Note the shapes of weights of layers that a rule splits, their ties, and why one cannot be split.
-
-    Args:
-        graph: a captured graph of the model.
-        model: the model.
-        rows: of the batch that it was captured with: what layers without a weight to cut are split along.
-    """
+    """Note the shapes of weights of layers that a rule splits, their ties, and why one cannot be split."""
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)

@@ -26,19 +26,7 @@ from baechi.split.table import rule_named
 
 
 def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
-    """Split layers of a graph.
-
-    Args:
-        graph: the layer graph; `profile` notes which of its layers can be split.
-        layers: by layer's name, how it is split; see `spec`.
-
-    Returns:
-        A new graph.
-
-    Raises:
-        PlanError: a layer is not there, or cannot be split; the reason is said.
-        ValueError: a malformed spec.
-    """
+    """Split layers of a graph."""
     graph = with_ops_as_layers(graph, layers)
     shardings: dict[str, Sharding] = {}
     for name, spec in layers.items():
@@ -73,15 +61,7 @@ def _check_readers(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> None
 
 
 def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
-    """By dimension along which a layer can be split, how long it is.
-
-    Args:
-        graph: the layer graph.
-        layer: the layer's name.
-
-    Raises:
-        PlanError: it is not there, or cannot be split; the reason is said.
-    """
+    """By dimension along which a layer can be split, how long it is."""
     calls = _calls(graph, layer)
     if layer in ("", ROOT) and _calls(graph, ROOT):
         raise PlanError("the model itself is the layer to split: put it into a module, as one of its layers")
@@ -110,12 +90,7 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
 
 
 def cuts_weights(graph: LayerGraph, layer: str) -> bool:
-    """Whether a layer has less of its weights on each device when it is split as `{layer: number}` says.
-
-    Args:
-        graph: the layer graph.
-        layer: the name of a layer that can be split.
-    """
+    """Whether a layer has less of its weights on each device when it is split as `{layer: number}` says."""
     rule = rule_named(str(graph.costs(_calls(graph, layer)[0]).type))
     return bool(next(iter(rule.dims.values())).cuts)
 

@@ -46,11 +46,7 @@ class Head(NamedTuple):
     values: Sequence[str] = ()
 
     def read_by(self, edge: Mapping[str, Any]) -> Sequence[str]:
-        """The shards that a reader needs.
-
-        Args:
-            edge: from the join to the reader.
-        """
+        """The shards that a reader needs."""
         if not self.values:
             return self.shards
         number = len(self.shards) // len(self.values)
@@ -64,14 +60,7 @@ def keep_logits_sharded(
     heads: Mapping[str, str],
     shardings: Mapping[str, Sharding],
 ) -> None:
-    """Leave outputs sharded where only a cross entropy, and what goes shard by shard before it, reads them.
-
-    Args:
-        made: a graph with shards and joins; it is changed.
-        shards: by call that is split, its shards.
-        heads: by call that is split, its join.
-        shardings: by layer, how it is split; of layers whose shards' outputs lie one after the other.
-    """
+    """Leave outputs sharded that only a cross entropy, and ops shard by shard before it, read."""
     for layer, sharding in shardings.items():
         calls = [name for name in shards if made.module_of(shards[name][0]) == f"{layer}[0]"]
         regions = [_region(made, heads[call]) for call in calls]
@@ -113,14 +102,7 @@ def _is_loss(made: LayerGraph, node: str) -> bool:
 def keep_sharded(
     made: LayerGraph, heads: Mapping[str, Head], region: Sequence[str], shares: Sequence[float]
 ) -> None:
-    """Leave joins out, and put the shards of ops in place of what reads them.
-
-    Args:
-        made: a graph with shards and joins; it is changed.
-        heads: by join, its shards.
-        region: the ops, in topological order; they read the joins, or each other.
-        shares: how much of a value each shard is.
-    """
+    """Leave joins out, and put the shards of ops in place of what reads them."""
     sharded = dict(heads)
     shards = next(iter(heads.values())).shards[: len(shares)]
     for head, own in heads.items():

@@ -94,16 +94,7 @@ class Sharding:
 
 
 def sharding_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Sharding:
-    """How a layer is split, as a user says it.
-
-    Args:
-        spec: what the user said.
-        sizes: by dimension of the layer, how long it is.
-        layer: its name, for messages.
-
-    Raises:
-        ValueError: an unknown dimension, or a number of shards that cannot be.
-    """
+    """How a layer is split, as a user says it."""
     number: Any = spec
     if isinstance(spec, BatchSpec):
         ((dim, batch),) = spec.batch_sizes.items()

@@ -34,26 +34,12 @@ def _family_of(name: str) -> SplitRule | None:
 
 
 def key_of(kind: type) -> str:
-    """The full name of a class.
-
-    Args:
-        kind: a class of layers.
-    """
+    """The full name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def add_rule(key: str, rule: SplitRule) -> None:
-    """Add a rule, or replace one of the same class.
-
-    Args:
-        key: the full name of a class of layers.
-        rule: how its layers are split.
-
-    Raises:
-        ValueError: it has no dimensions, cuts weights that it does not list, concatenates what an uncut
-            weight was added to once, or cuts neither weights nor the input; or another class of the same
-            short name has a rule.
-    """
+    """Add a rule, or replace one of the same class."""
     _with_ours()
     _put(key, rule)
 
@@ -78,24 +64,13 @@ def _put(key: str, rule: SplitRule) -> None:
 
 
 def rule_of(kind: type) -> SplitRule | None:
-    """The rule of a class of layers; None if they cannot be split. Subclasses need rules of their own.
-
-    Args:
-        kind: the class.
-    """
+    """The rule of a class of layers; None if they cannot be split. Subclasses need rules of their own."""
     _with_ours()
     return _RULES.get(key_of(kind)) or _family_of(kind.__name__)
 
 
 def rule_named(name: str) -> SplitRule:
-    """The rule of a class that a layer graph names.
-
-    Args:
-        name: the short name of a class that has a rule.
-
-    Raises:
-        ValueError: no class of that name has one in this process.
-    """
+    """The rule of a class that a layer graph names."""
     _with_ours()
     key = _NAMES.get(name)
     found = _family_of(name) if key is None else _RULES[key]

@@ -29,9 +29,6 @@ def autocast_everywhere() -> AbstractContextManager[object]:
 
     A model is captured with tensors of the CPU; there autocast for accelerators does nothing. The
     lists of operators that are cast differ little between the two.
-
-    Returns:
-        A context manager; it does nothing where autocast is off, or on for the CPU already.
     """
     if torch.is_autocast_enabled("cpu"):
         return nullcontext()

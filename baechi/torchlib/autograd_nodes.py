@@ -7,12 +7,7 @@ import torch
 
 
 def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node: True) -> Iterator[Any]:
-    """Autograd nodes, each once, from some of them downwards.
-
-    Args:
-        roots: where to begin; None among them is left out.
-        wanted: whether a node counts; one that does not is not looked behind.
-    """
+    """Autograd nodes, each once, from some of them downwards."""
     seen: set[Any] = set()
     waiting = [root for root in roots if root is not None]
     while waiting:
@@ -25,15 +20,7 @@ def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node
 
 
 def node_of(tensor: torch.Tensor) -> Any:
-    """The autograd node that made a tensor.
-
-    Args:
-        tensor: any.
-
-    Returns:
-        The node. None where there is none, and where torch refuses to say: no gradient flows through
-        a view made under `no_grad` whose memory was written since.
-    """
+    """The autograd node that made a tensor."""
     try:
         return tensor.grad_fn
     except RuntimeError:

@@ -25,12 +25,6 @@ def uncompiled(function: _Function) -> _Function:
 
     `torch.compiler.disable` does the same, but it imports the compiler at once, and takes as long at each
     call as a layer's wrapper may take altogether.
-
-    Args:
-        function: a Python function.
-
-    Returns:
-        The same function.
     """
     return leave_uncompiled(function, "a distributed model is not compiled as a whole; its parts may be")
 

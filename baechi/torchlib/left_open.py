@@ -12,11 +12,7 @@ from types import GeneratorType
 
 
 def close_left_open(error: BaseException) -> None:
-    """Close the generators that an exception found between entering and leaving, the innermost first.
-
-    Args:
-        error: what was raised.
-    """
+    """Close the generators that an exception found between entering and leaving, the innermost first."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     for frame in reversed(frames):
         if frame.f_code.co_filename == contextlib.__file__:

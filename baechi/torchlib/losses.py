@@ -15,12 +15,6 @@ def losses_among(outputs: Any) -> list[torch.Tensor]:
     A single number beside others is no loss if others depend on weights that it does not depend on, such as a
     learned scale that is returned beside features. It is one anyway if it is called `loss`, or comes first in
     a tuple.
-
-    Args:
-        outputs: what a model returned.
-
-    Returns:
-        Outputs that have a gradient, each once.
     """
     named = [(name, tensor) for name, tensor in named_tensors("", outputs) if _has_gradient(tensor)]
     made = list({id(tensor): tensor for _, tensor in named}.values())

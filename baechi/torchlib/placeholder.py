@@ -23,12 +23,7 @@ class AbstractPlaceholder(torch.Tensor):
 
     @classmethod
     def resolved(cls, values: Any, reason: str) -> Any:
-        """Values with what placeholders stand for in their place.
-
-        Args:
-            values: anything, nested in lists, tuples and dicts.
-            reason: the name of the function that needs it.
-        """
+        """Values with what placeholders stand for in their place."""
         raise NotImplementedError
 
     @classmethod

@@ -34,11 +34,7 @@ def process_settings() -> tuple[Any, ...]:
 
 
 def set_process_settings(settings: tuple[Any, ...]) -> None:
-    """Let settings hold; those that do already are left alone.
-
-    Args:
-        settings: what `process_settings` returned.
-    """
+    """Let settings hold; those that do already are left alone."""
     for (ask, choose), setting in zip(_SETTINGS, settings, strict=True):
         if ask() != setting:
             choose(setting)

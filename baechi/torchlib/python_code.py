@@ -7,11 +7,7 @@ from typing import Any
 
 
 def functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions behind a function, a method, a property, or something that was decorated.
-
-    Args:
-        value: what a class or a module holds under some name.
-    """
+    """The functions behind a function, a method, a property, or something that was decorated."""
     kind = type(value)  # a proxy answers `__class__` by code of its own, which may raise
     if issubclass(kind, property):
         for part in (value.fget, value.fset):
@@ -26,11 +22,7 @@ def functions_of(value: Any) -> Iterator[types.FunctionType]:
 
 
 def codes_of(function: types.FunctionType) -> Iterator[types.CodeType]:
-    """The code of a function, and of the functions inside of it.
-
-    Args:
-        function: the function.
-    """
+    """The code of a function, and of the functions inside of it."""
     waiting = [function.__code__]
     while waiting:
         code = waiting.pop()

@@ -45,22 +45,14 @@ def generators() -> list[torch.device]:
 
 
 def has_generator(device: torch.device) -> bool:
-    """Whether a device has a random generator whose state can be kept.
-
-    Args:
-        device: any device.
-    """
+    """Whether a device has a random generator whose state can be kept."""
     if device.type in ("cpu", "meta"):
         return device.type == "cpu"
     return hasattr(torch.get_device_module(device), "get_rng_state")
 
 
 def state_of(device: torch.device) -> torch.Tensor:
-    """The state of a device's default generator.
-
-    Args:
-        device: the CPU, or an accelerator with its index.
-    """
+    """The state of a device's default generator."""
     if device.type == "cpu":
         return torch.get_rng_state()
     ask = _module(device.type).get_rng_state
@@ -74,12 +66,7 @@ def _module(kind: str) -> Any:
 
 
 def set_state(device: torch.device, state: torch.Tensor) -> None:
-    """Set the state of a device's default generator.
-
-    Args:
-        device: the CPU, or an accelerator with its index.
-        state: what `state_of` returned.
-    """
+    """Set the state of a device's default generator."""
     if device.type == "cpu":
         torch.set_rng_state(state)
     elif device.type in _ALONE:

@@ -13,21 +13,12 @@ _WITHOUT = ("cpu", "meta", "mps")
 
 
 def has_streams(device: torch.device, kind: str | None) -> bool:
-    """Whether work on a device is put on streams, and the host goes on at once.
-
-    Args:
-        device: any device.
-        kind: the kind of accelerator that torch works with here; None if there is none.
-    """
+    """Whether work on a device is put on streams, and the host goes on at once."""
     return device.type not in _WITHOUT and device.type == kind
 
 
 def streams_now(devices: Iterable[torch.device | None]) -> Streams:
-    """The streams on which this thread computes.
-
-    Args:
-        devices: those that count; those without streams are left out.
-    """
+    """The streams on which this thread computes."""
     accelerator = torch.accelerator.current_accelerator()
     kind = None if accelerator is None else accelerator.type
     found = dict.fromkeys([one for one in devices if one is not None and has_streams(one, kind)])
@@ -36,11 +27,7 @@ def streams_now(devices: Iterable[torch.device | None]) -> Streams:
 
 @contextmanager
 def on_streams(streams: Sequence[Any]) -> Iterator[None]:
-    """Within this context this thread computes on other streams. Nothing waits for anything.
-
-    Args:
-        streams: one a device.
-    """
+    """Within this context this thread computes on other streams. Nothing waits for anything."""
     if not streams:
         yield
         return
@@ -54,11 +41,7 @@ def on_streams(streams: Sequence[Any]) -> Iterator[None]:
 
 
 def follow(streams: Sequence[Any]) -> None:
-    """What this thread computes from now on comes after what was issued on streams.
-
-    Args:
-        streams: one a device.
-    """
+    """What this thread computes from now on comes after what was issued on streams."""
     for stream in streams:
         current = torch.accelerator.current_stream(stream.device.index)
         if current != stream:

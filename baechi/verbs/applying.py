@@ -25,28 +25,12 @@ Pairs = Sequence[tuple[Device, Device]]
 
 
 def runs_here(cluster: Cluster) -> bool:
-    """Whether the devices of a cluster are in this process: emulated, or known to torch.
-
-    Args:
-        cluster: any.
-    """
+    """Whether the devices of a cluster are in this process: emulated, or known to torch."""
     return cluster.emulated or all(map(is_here, cluster.names))
 
 
 def applied(plan: Plan, cluster: Cluster | None = None) -> Plan:
-    """A plan, for devices that are here.
-
-    Args:
-        plan: made for any cluster.
-        cluster: where it is to run. By default the plan's own cluster if that is here, else all visible
-            accelerators.
-
-    Returns:
-        The plan itself if it is for these devices; else the same placement on them.
-
-    Raises:
-        PlanError: for a device of the plan there is none of its kind, or none with enough memory.
-    """
+    """A plan, for devices that are here."""
     if cluster is None and runs_here(plan.cluster):
         return plan
     target = _visible() if cluster is None else cluster
@@ -60,18 +44,7 @@ def applied(plan: Plan, cluster: Cluster | None = None) -> Plan:
 
 
 def located(cluster: Cluster) -> Cluster:
-    """The devices to plan for where a model is to run at once: a cluster's own, if they are here.
-
-    Args:
-        cluster: emulated, of this machine, or to plan for.
-
-    Returns:
-        The cluster itself if it is here. Else the visible devices of the same kinds, in its order, none with
-        more memory than it says.
-
-    Raises:
-        PlanError: there are no such devices.
-    """
+    """The devices to plan for where a model is to run at once: a cluster's own, if they are here."""
     if runs_here(cluster):
         return cluster
     target, needed_bytes = _visible(), dict.fromkeys(cluster.names, 0)

@@ -19,23 +19,13 @@ Resize = Callable[[torch.Tensor], torch.Tensor]
 
 
 def batch_size(inputs: Inputs) -> int | None:
-    """The first dimension of the first tensor that has one.
-
-    Args:
-        inputs: what a model is called with.
-    """
+    """The first dimension of the first tensor that has one."""
     given = [tensor for tensor in tensors_in(inputs.args, inputs.kwargs) if tensor.dim()]
     return given[0].shape[0] if given else None
 
 
 def resized_batch(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """The inputs with another batch: rows repeated, or left out.
-
-    Args:
-        inputs: what a model is called with.
-        size: its batch.
-        wanted: the other batch.
-    """
+    """The inputs with another batch: rows repeated, or left out."""
 
     def resize(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta:
@@ -46,14 +36,7 @@ def resized_batch(inputs: Inputs, size: int, wanted: int) -> Inputs:
 
 
 def fitting_batches(spare_bytes: Callable[[int], int]) -> list[tuple[int, int]]:
-    """Batches that fit, up to about the largest: by doubling, then by halves.
-
-    Args:
-        spare_bytes: the bytes that are left with a batch; below zero those that are missing.
-
-    Returns:
-        Each with what it leaves, the last within a percent of the largest.
-    """
+    """Batches that fit, up to about the largest: by doubling, then by halves."""
     found = [(0, 0)]
     high = 1
     while high <= _MOST and (spare := spare_bytes(high)) >= 0:
@@ -70,16 +53,7 @@ def fitting_batches(spare_bytes: Callable[[int], int]) -> list[tuple[int, int]]:
 
 
 def largest_that_fits(spare_bytes: Callable[[int], int], about: Sequence[tuple[int, int]]) -> int:
-    """The largest batch that fits: it fits, and the next one does not.
-
-    Args:
-        spare_bytes: the bytes that are left with a batch; below zero those that are missing.
-        about: batches that fit by a simulation, with what they leave. What the last leaves stays idle; from
-            the first to the last, rows take so much each.
-
-    Returns:
-        0 if none fits; at most 2**24.
-    """
+    """The largest batch that fits: it fits, and the next one does not."""
     (first, most), (guess, idle) = (about[0], about[-1]) if about else ((0, 0), (1, 0))
     row_bytes = (most - idle) / (guess - first) if guess > first else 0.0
     low, high, stride = 0, _MOST + 1, 1
@@ -98,15 +72,7 @@ def largest_that_fits(spare_bytes: Callable[[int], int], about: Sequence[tuple[i
 
 
 def part_of_batch(inputs: Inputs, parts: int) -> Inputs:
-    """The largest of equal parts of a batch, along the leading dimension.
-
-    Args:
-        inputs: what a model is called with.
-        parts: how many parts.
-
-    Raises:
-        ValueError: there are fewer rows than parts, or less than one part.
-    """
+    """The largest of equal parts of a batch, along the leading dimension."""
     if parts == 1:
         return inputs
     size = batch_size(inputs)
@@ -120,13 +86,7 @@ def part_of_batch(inputs: Inputs, parts: int) -> Inputs:
 
 
 def batch_on_meta(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """Inputs of another batch that take no memory.
-
-    Args:
-        inputs: what a model is called with.
-        size: its batch.
-        wanted: the other batch.
-    """
+    """Inputs of another batch that take no memory."""
 
     def resize(tensor: torch.Tensor) -> torch.Tensor:
         shape = (wanted, *tensor.shape[1:])

@@ -177,18 +177,7 @@ def graph_fits(
     effort: Effort = 0,
     recompute: Recompute = None,
 ) -> Fit:
-    """Say whether the model of a graph fits a cluster, by simulation.
-
-    Args:
-        graph: the graph.
-        cluster: the devices.
-        optimizer: name of the optimizer whose state counts.
-        effort: see `place`.
-        recompute: as `distribute` takes it.
-
-    Returns:
-        Yes or no, and the bytes that are short; a graph does not say what another batch would take.
-    """
+    """Say whether the model of a graph fits a cluster, by simulation."""
     name = name_of(optimizer)
     place_with = functools.partial(
         placed, graph, placer="auto", optimizer=name, effort=effort, recompute=recompute

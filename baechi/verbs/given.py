@@ -31,16 +31,7 @@ Outputs = Literal["inputs", "device"]
 
 
 def read_plan(plan: PlanLike) -> Plan:
-    """A plan, or the one in a file.
-
-    Args:
-        plan: a plan, or the path of a file that `Plan.save` wrote.
-
-    Raises:
-        TypeError: it is neither.
-        FileNotFoundError: there is no such file.
-        RecordError: the file holds no plan.
-    """
+    """A plan, or the one in a file."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, (str, Path)):
@@ -54,38 +45,20 @@ _Given = TypeVar("_Given")
 
 
 def opened(plan: _Given) -> _Given | Pipeline:
-    """What was given, or the pipeline in the file that was given; plans are read where they are used.
-
-    Args:
-        plan: a plan, a pipeline, the path of a file of either, or nothing.
-    """
+    """What was given, or the pipeline in the file that was given; plans are read where they are used."""
     if isinstance(plan, (str, Path)) and holds(Pipeline.record_kind, plan):
         return Pipeline.load(plan)
     return plan
 
 
 def check_microbatches(microbatches: object) -> None:
-    """Raise if a number of microbatches is none.
-
-    Args:
-        microbatches: what was given.
-
-    Raises:
-        ValueError: it is no whole number of at least 1.
-    """
+    """Raise if a number of microbatches is none."""
     if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
         raise ValueError(f"microbatches is {microbatches!r}: a whole number of at least 1")
 
 
 def check_outputs(outputs: str | None) -> None:
-    """Raise if a choice of where outputs go is none.
-
-    Args:
-        outputs: what was given; None is no choice.
-
-    Raises:
-        ValueError: it is neither `"inputs"` nor `"device"`.
-    """
+    """Raise if a choice of where outputs go is none."""
     if outputs not in (None, "inputs", "device"):
         raise ValueError(
             f"outputs is {outputs!r}: it takes 'inputs' (they go to where the inputs lie) or 'device' "
@@ -94,14 +67,7 @@ def check_outputs(outputs: str | None) -> None:
 
 
 def check_switches(**switches: object) -> None:
-    """Raise if a switch is neither on nor off.
-
-    Args:
-        **switches: by name, what was given.
-
-    Raises:
-        ValueError: one is no bool; None leaves `training` and `verbose` to baechi.
-    """
+    """Raise if a switch is neither on nor off."""
     for name, value in switches.items():
         may_be_none = name in ("training", "verbose")
         if not isinstance(value, bool) and not (value is None and may_be_none):
@@ -109,40 +75,20 @@ def check_switches(**switches: object) -> None:
 
 
 def check_reorder(reorder: object) -> None:
-    """Raise if a way to launch layers is none.
-
-    Args:
-        reorder: what was given.
-
-    Raises:
-        ValueError: it is no bool, `"auto"`, `"host"` or `"threads"`.
-    """
+    """Raise if a way to launch layers is none."""
     if not isinstance(reorder, bool) and reorder not in ("auto", "host", "threads"):
         raise ValueError(f"reorder is {reorder!r}: it takes 'auto', True, False or 'threads'")
 
 
 def with_outputs(plan: Plan, outputs: Outputs | None) -> Plan:
-    """A plan whose outputs go where a user says; its timeline is simulated again if that is new.
-
-    Args:
-        plan: the plan.
-        outputs: where they go; None leaves the plan as it is.
-    """
+    """A plan whose outputs go where a user says; its timeline is simulated again if that is new."""
     if outputs is None or (outputs == "device") == plan.graph.outputs_stay:
         return plan
     return replace(plan, graph=plan.graph.noted(outputs=outputs), dry=None)
 
 
 def name_of(optimizer: Optimizer) -> str | None:
-    """The name under which an optimizer's state is counted.
-
-    Args:
-        optimizer: its name, a `torch.optim.Optimizer`, or None.
-
-    Raises:
-        ValueError: the name is unknown.
-        TypeError: it is none of these.
-    """
+    """The name under which an optimizer's state is counted."""
     if optimizer is None or isinstance(optimizer, str):
         optimizer_costs(optimizer)
         return optimizer
@@ -157,26 +103,13 @@ def name_of(optimizer: Optimizer) -> str | None:
 
 
 def instance_of(optimizer: Optimizer) -> "torch.optim.Optimizer | None":
-    """The optimizer, if it is more than a name.
-
-    Args:
-        optimizer: as for `name_of`.
-    """
+    """The optimizer, if it is more than a name."""
     made: Any = optimizer if hasattr(optimizer, "param_groups") else None
     return made  # type: ignore[no-any-return]
 
 
 def check_owner(optimizer: Optimizer, parameters: Iterable[Any], model: str) -> None:
-    """Raise if an optimizer trains nothing of a model.
-
-    Args:
-        optimizer: as for `name_of`.
-        parameters: the model's.
-        model: what the model is called.
-
-    Raises:
-        ValueError: none of the optimizer's parameters is one of the model's.
-    """
+    """Raise if an optimizer trains nothing of a model."""
     made = instance_of(optimizer)
     if made is None:
         return
@@ -190,12 +123,7 @@ def check_owner(optimizer: Optimizer, parameters: Iterable[Any], model: str) -> 
 
 
 def tell_unused(optimizer: Optimizer, *, training: bool) -> None:
-    """Say that an optimizer counts nothing, where memory is that of inference.
-
-    Args:
-        optimizer: as for `name_of`.
-        training: whether memory is that of training.
-    """
+    """Say that an optimizer counts nothing, where memory is that of inference."""
     if optimizer is not None and not training:
         logger.warning(
             "optimizer=%r counts nothing: memory is that of inference, since the model is in evaluation mode "
@@ -205,25 +133,14 @@ def tell_unused(optimizer: Optimizer, *, training: bool) -> None:
 
 
 def compile_options(compile: Compile | None) -> Mapping[str, Any] | None:
-    """What `torch.compile` is to be given for repeated blocks; None to compile none.
-
-    Args:
-        compile: as `distribute` takes it.
-    """
+    """What `torch.compile` is to be given for repeated blocks; None to compile none."""
     if isinstance(compile, Mapping):
         return compile
     return {} if compile == "regions" else None
 
 
 def stages_of(compile: Compile | None) -> Stages | None:
-    """How the whole step is to be compiled; None if it is not.
-
-    Args:
-        compile: as `distribute` takes it.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """How the whole step is to be compiled; None if it is not."""
     if compile is None or compile == "regions" or isinstance(compile, Mapping):
         return None
     if isinstance(compile, Stages):
@@ -237,14 +154,7 @@ def stages_of(compile: Compile | None) -> Stages | None:
 
 
 def refuse_apart_again(recompute: object) -> None:
-    """Raise if modules run again in backward while that of weights is apart.
-
-    Args:
-        recompute: the modules, if any.
-
-    Raises:
-        ValueError: there are some.
-    """
+    """Raise if modules run again in backward while that of weights is apart."""
     if recompute is not None:
         raise ValueError(
             "weights_apart and recompute do not go together: what runs again for gradients of inputs would "

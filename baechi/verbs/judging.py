@@ -41,17 +41,7 @@ Run = Callable[[Plan], Timeline]
 def runner(
     model: nn.Module, examples: Sequence[Inputs], optimizer: Optimizer, reorder: ReorderLike = "auto"
 ) -> Run:
-    """Make the function that runs plans of a model dry.
-
-    Args:
-        model: the model.
-        examples: arguments of calls. Each is run.
-        optimizer: its name, or an optimizer of the model.
-        reorder: as `distribute` takes it.
-
-    Returns:
-        A function from a plan to the timeline of the first example, with the highest peaks of all examples.
-    """
+    """Make the function that runs plans of a model dry."""
 
     def run(plan: Plan) -> Timeline:
         order = decided(reorder, plan)
@@ -67,19 +57,7 @@ def runner(
 
 
 def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
-    """Place until a dry run shows that the plan fits.
-
-    Args:
-        cluster: the devices.
-        place_within: makes a plan for the cluster that it is given, whose memory is the budget.
-        run: runs a plan dry.
-
-    Returns:
-        A plan with the timeline of its dry run; with its simulated one if the model cannot run dry.
-
-    Raises:
-        PlacementError: no plan was found that fits every device's memory.
-    """
+    """Place until a dry run shows that the plan fits."""
     plan, budget, refused = _first_plan(cluster, place_within)
     for retries_left in reversed(range(_DRY_RUNS)):
         plan = replace(plan, cluster=cluster)
@@ -103,18 +81,7 @@ def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
 
 
 def checked(plan: Plan, run: Run) -> Plan:
-    """Run a plan that was made by hand dry.
-
-    Args:
-        plan: the plan.
-        run: runs a plan dry.
-
-    Returns:
-        The plan with the timeline of its dry run; with its simulated one if the model cannot run dry.
-
-    Raises:
-        PlacementError: a device is too full.
-    """
+    """Run a plan that was made by hand dry."""
     try:
         plan = _with_timeline(plan, run(plan))
     except DryRunError as error:

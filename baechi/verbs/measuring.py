@@ -55,18 +55,7 @@ def is_measurable(cluster: Cluster) -> bool:
 def measure_on(
     cluster: Cluster, model: nn.Module, runs: Sequence[Captured], *, way: Way, rounds: int
 ) -> None:
-    """Put measured seconds on the graphs of a model.
-
-    Args:
-        cluster: whose devices the seconds are for.
-        model: the model; left exactly as found.
-        runs: its graphs.
-        way: how; `"auto"` takes hooks where the model fits a device, and layers if they do not work there.
-        rounds: how often the model, or a layer, runs.
-
-    Raises:
-        CaptureError: the model does not run.
-    """
+    """Put measured seconds on the graphs of a model."""
     if not is_measurable(cluster):
         kinds = ", ".join(sorted({device.kind for device in cluster.devices}))
         logger.warning(

@@ -44,15 +44,7 @@ class Offer:
 
 
 def offer(plan: Plan, rows: int | None) -> Offer | None:
-    """Simulate the step of a plan's model in microbatches.
-
-    Args:
-        plan: for the whole batch.
-        rows: how many rows the batch has; None if no tensor has any.
-
-    Returns:
-        What is gained; None if that is less than a fifth, or if the batch cannot be divided.
-    """
+    """Simulate the step of a plan's model in microbatches."""
     number = next((one for one in _NUMBERS if rows is not None and rows >= one), None)
     if rows is None or number is None or len(plan.cluster) < 2 or len(plan.graph) > _MOST_NODES:
         return None

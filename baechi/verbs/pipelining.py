@@ -82,15 +82,7 @@ def pipeline(
 def graphs_of(
     graph: LayerGraph | Mapping[int, LayerGraph], microbatches: int | Literal["auto"]
 ) -> dict[int, LayerGraph]:
-    """The graphs of one microbatch, by the number of microbatches.
-
-    Args:
-        graph: one graph, or several by number.
-        microbatches: the number, or `"auto"`.
-
-    Raises:
-        ValueError: they do not go together, or there are more than 16.
-    """
+    """The graphs of one microbatch, by the number of microbatches."""
     numbers = [microbatches] if isinstance(graph, LayerGraph) else list(graph)
     if microbatches == "auto" and isinstance(graph, LayerGraph):
         raise ValueError(
@@ -130,19 +122,7 @@ def pipelined(
     searches: bool = True,
     quick: bool = False,
 ) -> Pipeline:
-    """Place and order a step with the fastest of some numbers of microbatches.
-
-    Args:
-        graphs: by number of microbatches, the graph with the costs of one.
-        cluster: the devices.
-        place_one: places a graph for a step without microbatches.
-        effort: how long to search.
-        searches: whether placements for the pipelined step are looked for; else `place_one` places.
-        quick: whether orders are not improved, and most are left out: to compare alternatives.
-
-    Raises:
-        PlacementError: nothing that was found fits.
-    """
+    """Place and order a step with the fastest of some numbers of microbatches."""
     times = float(_MOST_EFFORT if effort == "max" else effort)
     numbers = sorted([number for number in graphs if number > 1], reverse=True)
     if searches and len(numbers) > _SEARCHED_NUMBERS:
@@ -198,12 +178,7 @@ def _with_number(
 
 
 def _or_apart(made: Pipeline, graph: LayerGraph) -> Pipeline:
-    """The same placement with the backward of weights apart, if that is shorter and fits.
-
-    Args:
-        made: a pipeline.
-        graph: its layer graph, in which the backward of weights is apart.
-    """
+    """The same placement with the backward of weights apart, if that is shorter and fits."""
     if made.microbatches == 1:
         return made
     apart = ordered(replace(made.plan, graph=graph), made.microbatches)
@@ -214,14 +189,7 @@ def _or_apart(made: Pipeline, graph: LayerGraph) -> Pipeline:
 def least_step_s(
     clusters: Sequence[Cluster], microbatches: int, graph: LayerGraph, *, searches: bool
 ) -> float:
-    """A time that no order on contiguous cuts can beat, whatever its memory; 0 if none is known.
-
-    Args:
-        clusters: the same devices with several limits of memory, since cuts depend on them.
-        microbatches: how many.
-        graph: the layer graph, with the costs of one microbatch.
-        searches: whether placements for the pipelined step are looked for.
-    """
+    """A time that no order on contiguous cuts can beat, whatever its memory; 0 if none is known."""
     if microbatches == 1 or not searches:
         return shortest_step_s(graph, clusters[0]) if searches else 0.0
     coster, found = PipelineCoster(graph, clusters[0]), dict[tuple[int, ...], float]()
@@ -236,14 +204,7 @@ def least_step_s(
 
 @uncollected
 def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:
-    """Placements for a pipelined step, the best first; none if no cut fits.
-
-    Args:
-        graph: the layer graph, with the costs of one microbatch.
-        cluster: the devices.
-        microbatches: how many.
-        effort: how long to search; 0 takes the best cut.
-    """
+    """Placements for a pipelined step, the best first; none if no cut fits."""
     problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
     step = QuickStep(coster, microbatches)
 

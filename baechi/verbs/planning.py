@@ -193,16 +193,7 @@ def placed(
     effort: Effort,
     recompute: Recompute = None,
 ) -> Plan:
-    """Place as `place` does, where its arguments were read before.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-        placer: who places.
-        optimizer: name of the optimizer whose state counts.
-        effort: how long `"auto"` searches.
-        recompute: the modules that run again in backward.
-    """
+    """Place as `place` does, where its arguments were read before."""
     check_effort(effort)
     one = functools.partial(_placed_by, cluster)
     return placed_with(
@@ -239,12 +230,7 @@ def simulate(plan: PlanLike | Pipeline) -> Timeline:
 
 
 def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
-    """The graph with its optimizer noted on it, so that a plan holds all that its memory depends on.
-
-    Args:
-        graph: the layer graph.
-        optimizer: name of the optimizer; None leaves the graph as it is.
-    """
+    """The graph with its optimizer noted on it, so that a plan holds all that its memory depends on."""
     return graph if optimizer is None else graph.noted(optimizer=optimizer)
 
 

@@ -15,15 +15,7 @@ from baechi.verbs.batches import batch_size
 def refused(
     error: PlacementError, model: nn.Module, inputs: Inputs, cluster: Cluster, graph: LayerGraph
 ) -> PlacementError:
-    """The error with what was to be placed, without the frames of the search.
-
-    Args:
-        error: why nothing fits.
-        model: the model.
-        inputs: what it is called with.
-        cluster: the devices.
-        graph: the model's, or that of one microbatch.
-    """
+    """The error with what was to be placed, without the frames of the search."""
     optimizer, number = graph.graph.get("optimizer"), graph.graph.get("microbatches", 1)
     mode = f"training{f' with {optimizer}' if optimizer else ''}" if graph.training else "inference"
     parts = f" in {number} microbatches" if number > 1 else ""
@@ -40,10 +32,6 @@ def refused(
 
 
 def in_words(cluster: Cluster) -> str:
-    """The devices by kind, such as `2 x A100-40GB of 39.00 GiB`.
-
-    Args:
-        cluster: any.
-    """
+    """The devices by kind, such as `2 x A100-40GB of 39.00 GiB`."""
     kinds = Counter([(device.kind, device.memory_bytes) for device in cluster.devices])
     return ", ".join([f"{n} x {kind} of {format_bytes(size)}" for (kind, size), n in kinds.items()])

@@ -15,10 +15,6 @@ def decided(reorder: ReorderLike, plan: Plan) -> Reorder:
     """Whether layers launch in a plan's order: as asked, or by itself where that makes a shorter step.
 
     The host's time to let layers wait counts. Where the code's order does not fit, the plan's is kept.
-
-    Args:
-        reorder: what was asked.
-        plan: the plan.
     """
     if reorder != "auto":
         return reorder

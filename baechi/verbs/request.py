@@ -71,16 +71,7 @@ class Request:
 
 
 def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) -> None:
-    """Profile a model, place it, and assign the plan.
-
-    Args:
-        request: how.
-        model: the model.
-        inputs: what it is called with; several examples are a list.
-
-    Raises:
-        BaechiError: see `distribute`.
-    """
+    """Profile a model, place it, and assign the plan."""
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
         examples = Inputs.each_of(inputs)
         plan = planned(request, model, examples, request.profile_with(model, examples=examples))
@@ -102,17 +93,7 @@ def _offered(request: Request, plan: Plan, model: nn.Module, inputs: Inputs | li
 
 
 def planned(request: Request, model: nn.Module, examples: list[Inputs], graph: LayerGraph) -> Plan:
-    """Place a model.
-
-    Args:
-        request: how.
-        model: the model.
-        examples: what it is called with.
-        graph: its layer graph.
-
-    Raises:
-        PlacementError: no plan fits.
-    """
+    """Place a model."""
     try:
         return _planned(request, model, examples, graph)
     except PlacementError as error:

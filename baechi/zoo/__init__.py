@@ -69,21 +69,7 @@ def inception_v3(
     device: str | torch.device = "cpu",
     **options: Any,
 ) -> tuple[InceptionV3, tuple[Tensor]]:
-    """Build Inception-v3 and a batch of random images.
-
-    Args:
-        size: "full" (the paper's) or "small" (one block of each kind, for tests).
-        batch: number of images; None takes 32 (full) or 2 (small).
-        seed: decides weights and images; the caller's random state stays as it is.
-        device: where model and images go; "meta" takes no memory.
-        **options: arguments of `InceptionV3` to use instead of the size's.
-
-    Returns:
-        The model, in training mode, and (images,).
-
-    Raises:
-        ValueError: the size is unknown.
-    """
+    """Build Inception-v3 and a batch of random images."""
     chosen = _choose(_INCEPTION, size)
     with _seeded(seed, device):
         model = InceptionV3(**{**chosen.options, **options})
@@ -99,21 +85,7 @@ def gnmt(
     device: str | torch.device = "cpu",
     **options: Any,
 ) -> tuple[GNMT, tuple[Tensor, Tensor]]:
-    """Build GNMT and a batch of random sentences, some of them padded.
-
-    Args:
-        size: "full" (4 layers of 512) or "small" (4 of 16, for tests).
-        batch: number of sentence pairs; None takes 128 (full) or 4 (small).
-        seed: decides weights and sentences; the caller's random state stays as it is.
-        device: where model and sentences go; "meta" takes no memory.
-        **options: arguments of `GNMT` to use instead of the size's.
-
-    Returns:
-        The model, in training mode, and (source, target).
-
-    Raises:
-        ValueError: the size is unknown.
-    """
+    """Build GNMT and a batch of random sentences, some of them padded."""
     chosen = _choose(_GNMT, size)
     arguments = {**chosen.options, **options}
     with _seeded(seed, device):
@@ -130,21 +102,7 @@ def transformer(
     device: str | torch.device = "cpu",
     **options: Any,
 ) -> tuple[Transformer, tuple[Tensor, Tensor]]:
-    """Build the Transformer and a batch of random sentences, some of them padded.
-
-    Args:
-        size: "full" (6 + 6 layers of 512) or "small" (2 + 2 of 16, for tests).
-        batch: number of sentence pairs; None takes 64 (full) or 4 (small).
-        seed: decides weights and sentences; the caller's random state stays as it is.
-        device: where model and sentences go; "meta" takes no memory.
-        **options: arguments of `Transformer` to use instead of the size's.
-
-    Returns:
-        The model, in training mode, and (source, target).
-
-    Raises:
-        ValueError: the size is unknown.
-    """
+    """Build the Transformer and a batch of random sentences, some of them padded."""
     chosen = _choose(_TRANSFORMER, size)
     arguments = {**chosen.options, **options}
     with _seeded(seed, device):

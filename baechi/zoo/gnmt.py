@@ -40,15 +40,7 @@ class BidirectionalLSTM(nn.Module):
         self.back = nn.LSTM(inputs, hidden, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Read sentences both ways.
-
-        Args:
-            x: (batch, time, inputs).
-            lengths: (batch,), tokens of each sentence without its padding.
-
-        Returns:
-            (batch, time, 2 * hidden): ahead, then back.
-        """
+        """Read sentences both ways."""
         # Each sentence is mirrored within its own length. Its padding stays behind it, where an
         # LSTM cannot see it yet; and mirroring again restores the order.
         position = torch.arange(x.size(1), device=x.device)
@@ -77,16 +69,7 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, queries: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
-        """Look the queries up in the memory.
-
-        Args:
-            queries: (batch, target, hidden).
-            memory: (batch, source, hidden).
-            padding: (batch, source), true where the memory is padding.
-
-        Returns:
-            Context (batch, target, hidden).
-        """
+        """Look the queries up in the memory."""
         asked = self.query(queries).unsqueeze(2) + self.key(memory).unsqueeze(1)
         scores = self.score(torch.tanh(asked)).squeeze(3)
         # The least finite number, not -inf: a sentence of padding only must not give NaN.
@@ -140,16 +123,7 @@ class Decoder(nn.Module):
         self.dropouts = nn.ModuleList(nn.Dropout(dropout) for _ in range(layers))
 
     def forward(self, target: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
-        """Read the target beside the encoded source.
-
-        Args:
-            target: (batch, target), tokens.
-            memory: (batch, source, hidden), the encoder's output.
-            padding: (batch, source), true where the source is padding.
-
-        Returns:
-            (batch, target, hidden).
-        """
+        """Read the target beside the encoded source."""
         x, _ = self.first(self.dropouts[0](self.embedding(target)))
         context = self.attention(x, memory, padding)
         for index, layer in enumerate(self.layers, start=1):
@@ -176,15 +150,7 @@ class GNMT(nn.Module):
         self.projection = nn.Linear(hidden, vocab)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score the next target token at every step (teacher forcing).
-
-        Args:
-            source: (batch, source), tokens, padded at the end.
-            target: (batch, target), tokens, begun by a start token.
-
-        Returns:
-            Logits (batch, target, vocab).
-        """
+        """Score the next target token at every step (teacher forcing)."""
         padding = source == PADDING
         lengths = (~padding).sum(dim=1)
         memory = self.encoder(source, lengths)

@@ -268,14 +268,7 @@ class InceptionV3(nn.Module):
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Classify a batch of images.
-
-        Args:
-            images: (n, 3, side, side), side 75 pixels or more, 299 in the paper.
-
-        Returns:
-            Logits (n, classes); in training with the auxiliary classifier, its logits besides.
-        """
+        """Classify a batch of images."""
         grid = self.blocks_c(self.block_b(self.blocks_a(self.stem(images))))
         features = self.pool(self.blocks_e(self.block_d(grid)))
         logits: Tensor = self.classifier(self.dropout(torch.flatten(features, 1)))

@@ -59,16 +59,7 @@ class MultiHeadAttention(nn.Module):
         self.out = nn.Linear(features, features, bias=False)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """Let every token of x look at the memory.
-
-        Args:
-            x: (batch, length, features).
-            memory: (batch, seen, features).
-            mask: (batch, 1, length or 1, seen), true where a token may look.
-
-        Returns:
-            (batch, length, features).
-        """
+        """Let every token of x look at the memory."""
         attended = F.scaled_dot_product_attention(
             self._split(self.query(x)),
             self._split(self.key(memory)),
@@ -203,15 +194,7 @@ class Transformer(nn.Module):
             self.projection.weight = self.source_embedding.weight
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score the next target token at every step (teacher forcing).
-
-        Args:
-            source: (batch, source), tokens, with padding anywhere.
-            target: (batch, target), tokens, begun by a start token.
-
-        Returns:
-            Logits (batch, target, vocab).
-        """
+        """Score the next target token at every step (teacher forcing)."""
         source_mask = (source != PADDING)[:, None, None, :]
         length = target.size(1)
         causal = torch.ones(length, length, dtype=torch.bool, device=target.device).tril()

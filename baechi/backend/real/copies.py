@@ -42,17 +42,7 @@ class Copies:
         streams: tuple[Any, Any],
         clock: StepClock | None = None,
     ) -> torch.Tensor:
-        """Copy a tensor.
-
-        Args:
-            tensor: the tensor.
-            ends: where it lies, and where it goes.
-            streams: to send and to receive on; None at an end without streams.
-            clock: notes when it travels.
-
-        Returns:
-            The copy.
-        """
+        """Copy a tensor."""
         source, target = ends
         if self._is_trusted(source, target):
             return self._copy(tensor, ends, streams, clock)
@@ -60,12 +50,7 @@ class Copies:
         return self._copy(staged, (self._host, target), (None, streams[1]), clock)
 
     def seconds(self, tensor: torch.Tensor, ends: tuple[str, str]) -> float:
-        """How long a copy takes, without the host's time to ask for it where there are streams.
-
-        Args:
-            tensor: the tensor.
-            ends: where it lies, and where it goes.
-        """
+        """How long a copy takes, without the host's time to ask for it where there are streams."""
         source, target = ends
         tx, rx = streams = self._streams.transfer(source, target)
         own, driver = tx or rx, self._driver

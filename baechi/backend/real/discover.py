@@ -20,33 +20,14 @@ _NO_WAY = Link(latency_s=0.0, bytes_per_s=1e18)
 
 
 def has_accelerator(driver: Driver = DRIVER) -> bool:
-    """Whether this process sees an accelerator.
-
-    Args:
-        driver: answers questions about accelerators.
-    """
+    """Whether this process sees an accelerator."""
     return driver.count() > 0
 
 
 def discover(
     split: int = 1, cpu: int | str | None = None, *, reserve: Reserve = RESERVE, driver: Driver = DRIVER
 ) -> Cluster:
-    """The visible accelerators with the memory that is free on each, less a reserve.
-
-    Args:
-        split: into how many devices to split each GPU.
-        cpu: how much memory the CPU gives as a device beside them, bytes or text; None: it is none.
-        reserve: what is left free of each GPU: a fraction of its memory, or bytes.
-        driver: answers questions about accelerators.
-
-    Returns:
-        A cluster; a device whose model has a datasheet gets its rates and link from there. What was
-        measured on these devices before is taken as it was. The runtime costs the host what it usually does.
-
-    Raises:
-        ValueError: `split` is below 1, or `cpu` or `reserve` is no size.
-        BaechiError: torch sees no accelerator.
-    """
+    """The visible accelerators with the memory that is free on each, less a reserve."""
     if isinstance(split, bool) or not isinstance(split, int) or split < 1:
         raise ValueError(f"split is {split!r}: a GPU is split into at least 1 device")
     if not has_accelerator(driver):
@@ -101,10 +82,6 @@ def is_kind(kind: str, reported: str) -> bool:
 
     `"A100-80GB"` is `"NVIDIA A100-SXM4-80GB"`, and not `"NVIDIA A100 80GB PCIe"`: each part of the kind is
     there, and nothing else that makes another device (a bus, `Laptop`, a part by MIG).
-
-    Args:
-        kind: of the datasheet.
-        reported: what the driver calls the device.
     """
     parts = set(reported.upper().replace(" ", "-").split("-"))
     wanted = set(kind.upper().split("-"))

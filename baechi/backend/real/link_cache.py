@@ -30,12 +30,7 @@ def cache_folder() -> Path:
 
 
 def cache_file(cluster: Cluster, driver: Driver = DRIVER) -> Path:
-    """Where the links of a cluster's devices are kept.
-
-    Args:
-        cluster: real devices of this machine.
-        driver: who knows what tells them from others.
-    """
+    """Where the links of a cluster's devices are kept."""
     facts = [_FORM, driver.version(), platform.machine()]
     for name in cluster.names:
         device = device_behind(name)
@@ -46,15 +41,7 @@ def cache_file(cluster: Cluster, driver: Driver = DRIVER) -> Path:
 
 
 def keep(cluster: Cluster, driver: Driver = DRIVER) -> Path:
-    """Keep what was measured of a cluster for the next `Cluster.discover` of the same devices.
-
-    Args:
-        cluster: real devices of this machine, with measured links.
-        driver: who knows what tells them from others.
-
-    Returns:
-        The file.
-    """
+    """Keep what was measured of a cluster for the next `Cluster.discover` of the same devices."""
     path = cache_file(cluster, driver)
     path.parent.mkdir(parents=True, exist_ok=True)
     cluster.save(path)  # another process may measure, or read, at the same time
@@ -62,15 +49,7 @@ def keep(cluster: Cluster, driver: Driver = DRIVER) -> Path:
 
 
 def with_kept(cluster: Cluster, driver: Driver = DRIVER) -> Cluster | None:
-    """A cluster with the links and the time of a launch that were kept for its devices.
-
-    Args:
-        cluster: real devices of this machine.
-        driver: who knows what tells them from others.
-
-    Returns:
-        The cluster; None if nothing was kept.
-    """
+    """A cluster with the links and the time of a launch that were kept for its devices."""
     path = cache_file(cluster, driver)
     if not path.is_file():
         return None

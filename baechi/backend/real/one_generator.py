@@ -38,11 +38,7 @@ class OneGenerator:
         self._in_step = False
 
     def bring(self, device: torch.device | None) -> None:
-        """Give a device's generator the state of the one that drew last.
-
-        Args:
-            device: where code runs next; None: on the first one.
-        """
+        """Give a device's generator the state of the one that drew last."""
         device = self.first if device is None else device
         if device == self.holder or device not in self._devices:
             return
@@ -81,11 +77,7 @@ class OneGenerator:
             self.holder, self._handed = before, None
 
     def held_by(self, device: torch.device | None) -> None:
-        """The states of all devices were set: one of them drew last.
-
-        Args:
-            device: that one.
-        """
+        """The states of all devices were set: one of them drew last."""
         self.holder, self._handed = device, None
 
     def spread(self) -> None:

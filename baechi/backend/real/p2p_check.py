@@ -26,17 +26,7 @@ _lock = threading.Lock()
 
 
 def is_trusted(source: str, target: str, host: str, copy: Copy) -> bool:
-    """Whether copies from one device to another arrive as they were sent; tested once in a process.
-
-    Args:
-        source: a device's name.
-        target: another one's.
-        host: the host's place.
-        copy: copies, and returns when the copy is there.
-
-    Returns:
-        False if they do not, which is said once in the log.
-    """
+    """Whether copies from one device to another arrive as they were sent; tested once in a process."""
     with _lock:
         if (source, target) not in _tested:
             _tested[source, target] = _arrives(source, target, host, copy)

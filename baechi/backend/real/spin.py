@@ -32,13 +32,7 @@ class Events(Protocol):
 
 
 def spin(driver: Events, device: torch.device, seconds: float) -> None:
-    """Put work on the current stream of a device that takes about some seconds.
-
-    Args:
-        driver: of the device.
-        device: one with streams.
-        seconds: how long.
-    """
+    """Put work on the current stream of a device that takes about some seconds."""
     with driver.current(device):
         if device not in _units_per_s:
             _units_per_s[device] = _rate(driver, device)

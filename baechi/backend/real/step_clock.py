@@ -63,12 +63,7 @@ class StepClock:
 
     @contextmanager
     def layer(self, place: str, name: str) -> Iterator[Note]:
-        """Around a layer, or glue, at a place. It yields a function: call it with the layer's result.
-
-        Args:
-            place: where it runs.
-            name: the layer, with the number of its call; empty for glue.
-        """
+        """Around a layer, or glue, at a place. It yields a function: call it with the layer's result."""
         watch = self._watch(place)
         first = next_sequence_number()
         start = watch.now()
@@ -83,12 +78,7 @@ class StepClock:
 
     @contextmanager
     def transfer(self, tensor: torch.Tensor, ends: tuple[str, str]) -> Iterator[None]:
-        """Around a copy, on the streams that send and receive it.
-
-        Args:
-            tensor: what is sent.
-            ends: from where to where.
-        """
+        """Around a copy, on the streams that send and receive it."""
         source = self._watch(ends[0])
         watch = source if source.has_streams else self._watch(ends[1])
         in_backward = current_graph_task_id() != -1

@@ -25,12 +25,7 @@ class Stopwatch:
         return self._driver.timed_event(self.device) if self.has_streams else self._driver.host_s()
 
     def seconds(self, first: Any, last: Any) -> float:
-        """From one moment to another; `wait` comes before.
-
-        Args:
-            first: a moment.
-            last: a later one.
-        """
+        """From one moment to another; `wait` comes before."""
         return self._driver.elapsed_s(first, last) if self.has_streams else last - first
 
     def wait(self) -> None:

@@ -48,20 +48,12 @@ class _Current:
 
 
 def device_behind(name: str) -> torch.device:
-    """The torch device that a name stands for: `"cuda:0/1"` is a part of `"cuda:0"`.
-
-    Args:
-        name: a device's name, or what `str(tensor.device)` says.
-    """
+    """The torch device that a name stands for: `"cuda:0/1"` is a part of `"cuda:0"`."""
     return torch.device(name.partition("/")[0])
 
 
 def is_here(name: str) -> bool:
-    """Whether torch can put tensors on a device.
-
-    Args:
-        name: a device's name.
-    """
+    """Whether torch can put tensors on a device."""
     try:
         torch.empty(0, device=device_behind(name))
     except (RuntimeError, AssertionError):  # no such name, torch was built without it, or it is not there

@@ -29,24 +29,12 @@ def at_work() -> Emulator | None:
 
 
 def set_aside(emulator: Emulator | None) -> None:
-    """Set an emulator aside in this thread.
-
-    Args:
-        emulator: which; None for none.
-    """
+    """Set an emulator aside in this thread."""
     _aside.emulator = emulator
 
 
 def open_with(emulator: Emulator, mode: TorchDispatchMode) -> None:
-    """Let an emulator be at work.
-
-    Args:
-        emulator: the emulator.
-        mode: the mode that shows it every operation.
-
-    Raises:
-        BaechiError: another one is.
-    """
+    """Let an emulator be at work."""
     if _open:
         raise BaechiError(
             "a cluster is emulated already: emulations do not nest. baechi.check opens the "

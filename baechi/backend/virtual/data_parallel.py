@@ -18,11 +18,7 @@ from baechi.torchlib.private.patches import PARALLEL_CALL, PARALLEL_MAKE
 
 @contextmanager
 def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> Iterator[None]:
-    """While this is open, no module whose weights lie on emulated devices is wrapped, or called wrapped.
-
-    Args:
-        lies_on_a_device: whether a tensor lies on an emulated device.
-    """
+    """While this is open, no module whose weights lie on emulated devices is wrapped, or called wrapped."""
     make, call = PARALLEL_MAKE.now(), PARALLEL_CALL.now()
 
     def refuse(module: nn.Module) -> None:

@@ -138,28 +138,16 @@ class Emulation(UntracedDispatchMode):
         self.emulator.synchronize()
 
     def timeline(self, *, by_operator: bool = False) -> Timeline:
-        """What ran since the emulation began, or since a distributed model was called last.
-
-        Args:
-            by_operator: a span for each kernel; otherwise one for each time that a layer runs.
-        """
+        """What ran since the emulation began, or since a distributed model was called last."""
         return self.emulator.timeline(by_operator=by_operator)
 
     def stream(self, device: str) -> Stream:
-        """A new stream of a device.
-
-        Args:
-            device: its name.
-        """
+        """A new stream of a device."""
         return Stream(self.emulator.index[device], f"{device}/side")
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
-        """Compute on a stream, in this thread.
-
-        Args:
-            stream: one of `stream`.
-        """
+        """Compute on a stream, in this thread."""
         streams = self.emulator.thread.streams
         before = streams.get(stream.device)
         streams[stream.device] = stream
@@ -171,22 +159,11 @@ class Emulation(UntracedDispatchMode):
                 streams[stream.device] = before
 
     def record(self, stream: Stream | None = None, device: str | None = None) -> Event:
-        """An event that happens when all that is on a stream now is over.
-
-        Args:
-            stream: the stream; unless given, that on which `device` computes.
-            device: the device's name.
-        """
+        """An event that happens when all that is on a stream now is over."""
         return self.emulator.record(stream or self.emulator.stream(self.emulator.index[str(device)]))
 
     def wait(self, event: Event, stream: Stream | None = None, device: str | None = None) -> None:
-        """Let what is put on a stream from now on come after an event.
-
-        Args:
-            event: the event.
-            stream: the stream; unless given, that on which `device` computes.
-            device: the device's name.
-        """
+        """Let what is put on a stream from now on come after an event."""
         (stream or self.emulator.stream(self.emulator.index[str(device)])).wait(event)
 
     @uncompiled

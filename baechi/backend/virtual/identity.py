@@ -80,25 +80,14 @@ class Identity:
             self._optimizers.remove()
 
     def place_of(self, device: torch.device) -> int:
-        """The place in the cluster of a torch device.
-
-        Args:
-            device: such as `torch.device("cpu", 1)`.
-
-        Raises:
-            RuntimeError: the cluster has no such device.
-        """
+        """The place in the cluster of a torch device."""
         if device not in self._places:
             known = ", ".join(str(known) for known in self._places)
             raise RuntimeError(f"{device} is no device of the emulated cluster: it has {known}")
         return self._places[device]
 
     def lies_on_a_device(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies on a device of the cluster.
-
-        Args:
-            tensor: any tensor.
-        """
+        """Whether a tensor lies on a device of the cluster."""
         return self._place(tensor) is not None
 
     def _place(self, tensor: torch.Tensor) -> str | None:
@@ -168,12 +157,7 @@ class Identity:
         return torch.tensor(data, **kwargs)
 
     def _taking(self, function: Callable[..., Any], take: Callable[[Any], None]) -> Callable[..., Any]:
-        """A method of torch that takes time of the host, too, where this cluster is at work.
-
-        Args:
-            function: the method.
-            take: charges the host, given what the method is called of.
-        """
+        """A method of torch that takes time of the host, too, where this cluster is at work."""
 
         @functools.wraps(function)
         def called(owner: Any, *args: Any, **kwargs: Any) -> Any:

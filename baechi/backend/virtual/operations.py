@@ -49,13 +49,7 @@ class Operations:
         self._run_kernel = run_kernel
 
     def take(self, func: Any, facts: Facts, args: Any) -> None:
-        """Charge the calling thread with what torch takes of the host for an operator.
-
-        Args:
-            func: the operator.
-            facts: what is known of it.
-            args: its positional arguments.
-        """
+        """Charge the calling thread with what torch takes of the host for an operator."""
         emulator, given = self._emulator, flat(args)
         device = None
         if emulator.thread.in_backward:
@@ -74,22 +68,7 @@ class Operations:
             emulator.take(host_work_of(func, facts), device=device)
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation that is not a view.
-
-        Args:
-            func: the operator.
-            facts: what is known of it.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            RuntimeError: its inputs lie on several devices.
-            DeviceMemoryError: there is no room for its results.
-            StreamRaceError: no wait orders it after writes of what it reads, or uses of what it writes.
-        """
+        """Run an operation that is not a view."""
         rule = facts.rule
         if rule.lists:
             return self._run_lists(func, facts, args, kwargs)
@@ -132,25 +111,13 @@ class Operations:
         return result
 
     def follow(self, base: torch.Tensor, result: Any) -> None:
-        """Put what is taken from a sparse tensor on the tensor's device: a part, or a view that torch copies.
-
-        Args:
-            base: the sparse tensor.
-            result: what was taken from it.
-        """
+        """Put what is taken from a sparse tensor on the tensor's device: a part, or a copied view."""
         place = self._place_of(base)
         if place is not None and place != self._host:
             self._emulator.allocate(flat((result,)), place, self._emulator.stream(place), "a sparse view")
 
     def check_gradient(self, grad: torch.Tensor) -> None:
-        """Check that a gradient which becomes a parameter's `grad` lies where the parameter lies.
-
-        Args:
-            grad: a tensor that is being detached; checked only if autograd's AccumulateGrad detaches it.
-
-        Raises:
-            RuntimeError: it lies elsewhere.
-        """
+        """Check that a gradient which becomes a parameter's `grad` lies where the parameter lies."""
         if current_graph_task_id() == -1:
             return
         node: Any = current_autograd_node()
@@ -172,12 +139,7 @@ class Operations:
         given: list[torch.Tensor],
         marks: list[Mark | None],
     ) -> tuple[int, bool, list[torch.Tensor]]:
-        """Where an operation runs, if on a device.
-
-        Returns:
-            The device's index, or `_NO_DEVICE`; then whether the results stay without a place (else they
-            lie on the host); and the inputs without a place, which now get that of the operation.
-        """
+        """Where an operation runs, if on a device."""
         place: str | None = None
         thread = self._emulator.thread
         on_host = False

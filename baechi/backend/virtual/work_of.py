@@ -16,12 +16,7 @@ _NAMES = {
 
 
 def host_work_of(func: Any, facts: Facts) -> HostWork:
-    """What an operator is to the host.
-
-    Args:
-        func: the operator.
-        facts: what is known of it.
-    """
+    """What an operator is to the host."""
     if not facts.kernel:
         return "view"
     if "convolution" in facts.name:
@@ -30,14 +25,7 @@ def host_work_of(func: Any, facts: Facts) -> HostWork:
 
 
 def work_of(func: Any, facts: Facts, call: Any, tensors: Any) -> Work:
-    """What an operation computes and moves.
-
-    Args:
-        func: the operator.
-        facts: what is known of it.
-        call: its positional arguments, its keyword arguments, and its result.
-        tensors: what it is given, and what it returns; what it writes if it returns nothing.
-    """
+    """What an operation computes and moves."""
     given, made = tensors
     args, kwargs, result = call
     dtype = next((_NAMES[t.dtype] for t in given or made if t.dtype in _NAMES), "float32")

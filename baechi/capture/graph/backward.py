@@ -16,13 +16,7 @@ from baechi.capture.watch.trace import BackwardOp, Op, Storage, Trace, peak_byte
 
 
 def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draft]) -> None:
-    """Give each draft its part of the backward.
-
-    Args:
-        trace: the run.
-        drafts: all of them; those without operations have no part.
-        owners: by number of an event, the draft that the operation belongs to.
-    """
+    """Give each draft its part of the backward."""
     name_of = _names(trace, owners)
     parts: dict[str, list[tuple[int, BackwardOp]]] = {}
     sums: set[int] = set()

@@ -87,25 +87,14 @@ class Draft:
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def give(self, place: str, use: Use, *, is_loss: bool) -> None:
-        """The model returns something that it made.
-
-        Args:
-            place: among all that the model returns.
-            use: what.
-            is_loss: whether backward begins there.
-        """
+        """The model returns something that it made."""
         self.returned[place] = use.size_bytes
         self.delivered.add(use.storage.index)
         if is_loss:
             self.losses[place] = use.size_bytes
 
     def note(self, op: Op, event: int) -> None:
-        """Count an operation.
-
-        Args:
-            op: the operation.
-            event: its number.
-        """
+        """Count an operation."""
         self.last = max(self.last, event)
         self.kernels += op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
@@ -121,12 +110,7 @@ class Draft:
         return not escaped or any(storage.requires_grad for storage in escaped)
 
     def attributes(self, *, training: bool, names: dict[int, list[str]]) -> dict[str, Any]:
-        """The attributes of the finished node; amounts of 0 are left out.
-
-        Args:
-            training: whether gradients and what autograd keeps are counted.
-            names: qualified names of the weights in each storage, by storage index.
-        """
+        """The attributes of the finished node; amounts of 0 are left out."""
         most_bytes = peak_bytes(self.made.values(), self.last)
         amounts = {
             "param_bytes": _size(w for w in self.weights if w.parameter),
@@ -190,11 +174,7 @@ class Draft:
         return attributes
 
     def passing(self, *, training: bool) -> dict[int, Storage]:
-        """Its outputs that neither the model's code holds to the end nor autograd keeps, by storage.
-
-        Args:
-            training: whether autograd keeps something.
-        """
+        """Its outputs that neither the model's code holds to the end nor autograd keeps, by storage."""
         return {
             s.index: s for s in self._escaped() if s.index not in self.held and not (training and s.saved)
         }

@@ -50,15 +50,7 @@ class Drafted:
     owners: dict[int, Draft] = field(default_factory=dict)
 
     def graph(self, weights_below: Mapping[str, list[Storage]], because: Mapping[str, str]) -> LayerGraph:
-        """The finished graph.
-
-        Args:
-            weights_below: weights by the module that they are in or below.
-            because: by module that is kept whole, the reason.
-
-        Raises:
-            RecordError: it is malformed.
-        """
+        """The finished graph."""
         graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
         for name, size_bytes in self.inputs.items():
             graph.add_node(name, kind="input", output_bytes=size_bytes)

@@ -57,16 +57,7 @@ class _Inside:
 
 
 def fold(granularity: Granularity, graph: LayerGraph, trace: Trace) -> Granularity:
-    """Keep whole what gains nothing from being decomposed.
-
-    Args:
-        granularity: the finest one.
-        graph: the graph at that granularity.
-        trace: the run behind it.
-
-    Returns:
-        The granularity, with the modules that are kept whole besides.
-    """
+    """Keep whole what gains nothing from being decomposed."""
     nodes = _nodes_in(graph)
     whole = {
         module: divisible(why, trace.modules[module])

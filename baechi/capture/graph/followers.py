@@ -29,14 +29,7 @@ class Followers:
         self._found: list[tuple[Draft, str, tuple[str, ...]]] = []
 
     def note(self, draft: Draft, function: Function | None, chosen: int, holders: Sequence[str]) -> None:
-        """Note an op, and the input that it lies with by rule.
-
-        Args:
-            draft: the op.
-            function: the torch function that it is; None if the runtime sees none.
-            chosen: which input that is.
-            holders: the nodes on whose devices its inputs lie.
-        """
+        """Note an op, and the input that it lies with by rule."""
         followed = holders[chosen]
         if function is None or function.whole:  # the runtime cannot bring one input to another
             for holder in holders:
@@ -47,14 +40,7 @@ class Followers:
             self._found.append((draft, followed, tuple(holders)))
 
     def settle(self, writers: Collection[Draft]) -> dict[str, str]:
-        """Bind those that are not free after all; when the walk is over.
-
-        Args:
-            writers: nodes that write in place what they did not make.
-
-        Returns:
-            By free op, the node that it follows.
-        """
+        """Bind those that are not free after all; when the walk is over."""
         free = []
         for draft, followed, holders in self._found:
             if draft in writers or not draft.made.keys() & draft.escaped:

@@ -27,14 +27,7 @@ class Granularity:
     split: frozenset[str] = frozenset()
 
     def layer_of(self, call: Call | None) -> Call | None:
-        """The layer that a call is, or is inside of: the outermost one.
-
-        Args:
-            call: the innermost module call; None outside the model.
-
-        Returns:
-            The call that is a layer, or None between layers.
-        """
+        """The layer that a call is, or is inside of: the outermost one."""
         found = None
         while call is not None:
             if call.module in self.layers:
@@ -50,19 +43,6 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
     weights (its own, or its children's behind their backs) while it calls no child that has
     weights, such as `nn.MultiheadAttention`. What torch fuses (`backend.fast_paths`) stays whole, and so
     does what was compiled in place, unless the user divides it.
-
-    Args:
-        model: the model.
-        trace: a run of it.
-        no_split: class names, classes or qualified names to keep whole.
-        split: the same of modules to decompose.
-
-    Returns:
-        The decision.
-
-    Raises:
-        ValueError: a name that is neither a class nor a module of the model, or that stands in both lists; a
-            module to decompose that cannot be.
     """
     modules = dict(model.named_modules())
     named = _named(modules, no_split or (), "no_split_module_classes")
@@ -89,12 +69,7 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
 
 
 def divisible(why: str, class_name: str) -> str:
-    """The reason why a module is kept whole, with the argument that decomposes it.
-
-    Args:
-        why: the reason.
-        class_name: the module's.
-    """
+    """The reason why a module is kept whole, with the argument that decomposes it."""
     return f"{why}; split_module_classes=[{class_name!r}] divides it"
 
 

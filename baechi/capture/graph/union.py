@@ -18,14 +18,7 @@ from baechi.records.graph import LayerGraph
 
 
 def union(graphs: Iterable[LayerGraph]) -> LayerGraph:
-    """All nodes and edges of several graphs of one model.
-
-    Args:
-        graphs: at least one, captured with the same layers and the same owners of weights.
-
-    Returns:
-        The graph. Where two runs took nodes in opposite orders, the edges of the first one stay.
-    """
+    """All nodes and edges of several graphs of one model."""
     return reduce(_both, graphs)
 
 

@@ -27,31 +27,15 @@ class Unplaced:
         self._charged: set[int] = set()
 
     def keeps(self, op: Op, draft: Draft) -> bool:
-        """Whether what an operation makes is no device's yet, or is only brought there: nothing is copied.
-
-        Args:
-            op: the operation.
-            draft: its node.
-        """
+        """Whether what an operation makes is no device's yet, or is only brought there: nothing is copied."""
         return op.is_of_nothing or (op.brings and not self.is_own(op.reads[0], draft))
 
     def is_own(self, use: Use, draft: Draft) -> bool:
-        """Whether a tensor without a place was made since a node began.
-
-        Args:
-            use: the tensor.
-            draft: the node.
-        """
+        """Whether a tensor without a place was made since a node began."""
         return self._made.get(use.storage.index, -1) >= draft.first
 
     def note(self, op: Op, number: int, draft: Draft | None) -> None:
-        """Note an operation that reads no tensor with a place.
-
-        Args:
-            op: the operation.
-            number: of its event.
-            draft: its node, if there is one.
-        """
+        """Note an operation that reads no tensor with a place."""
         due = {event: None for use in op.reads for event in self._due.get(use.storage.index, ())}
         if op.kernel and not op.brings:
             due[number] = None
@@ -62,13 +46,7 @@ class Unplaced:
             self.take_in(draft, [use.storage for use in op.makes], number)
 
     def take_in(self, draft: Draft, storages: Iterable[Storage], number: int) -> None:
-        """Let a node make those tensors that have no place yet.
-
-        Args:
-            draft: the node that reads them.
-            storages: their memory.
-            number: of the event at which it does.
-        """
+        """Let a node make those tensors that have no place yet."""
         on_host = draft.name in self._on_host  # on one device it runs there
         for storage in storages:
             due = self._due.pop(storage.index, None)

@@ -21,13 +21,7 @@ class HostWaits:
         self._awaited: list[list[str]] = []
 
     def note(self, number: int, wait: HostWait, states: Mapping[int, StorageState]) -> None:
-        """Note a wait for values that nodes on devices made. These launch what brings the values, too.
-
-        Args:
-            number: of its event.
-            wait: the event.
-            states: by storage, which node wrote it.
-        """
+        """Note a wait for values that nodes on devices made. These launch what brings the values, too."""
         indexes = [use.storage.index for use in wait.uses if use.storage.origin is not Origin.NOTHING]
         names = dict.fromkeys([states[index].writer for index in indexes])
         made = [name for name in names if name in self._found.drafts]

@@ -9,14 +9,7 @@ from baechi.capture.watch.trace import Storage, Trace
 
 
 def by_module(trace: Trace) -> dict[str, list[Storage]]:
-    """The weights in and below each module.
-
-    Args:
-        trace: a run of the model.
-
-    Returns:
-        Storages by qualified module name; `""` has all.
-    """
+    """The weights in and below each module."""
     below: dict[str, list[Storage]] = {}
     for name, storage in trace.weights.items():
         parts = name.split(".")
@@ -39,24 +32,12 @@ class LayersByPath:
                 self.add(name, draft.module)
 
     def add(self, name: str, module: str) -> None:
-        """Know one more layer.
-
-        Args:
-            name: the node's name.
-            module: its qualified module name.
-        """
+        """Know one more layer."""
         for path in _paths(module):
             self._first.setdefault(path, name)
 
     def nearest(self, module: str) -> str | None:
-        """The layer whose module shares the longest path with a module.
-
-        Args:
-            module: a qualified module name.
-
-        Returns:
-            A node's name, the first of several; None if there is no layer.
-        """
+        """The layer whose module shares the longest path with a module."""
         return next((self._first[path] for path in _paths(module) if path in self._first), None)
 
 
@@ -67,13 +48,7 @@ def _paths(module: str) -> Iterator[tuple[str, ...]]:
 
 
 def join_replaced(trace: Trace, states: Mapping[int, StorageState], groups: Groups) -> None:
-    """Join the holders of buffers that forward assigns anew: they lie then where it made them.
-
-    Args:
-        trace: the run.
-        states: by storage, where it lies.
-        groups: nodes that must share a device.
-    """
+    """Join the holders of buffers that forward assigns anew: they lie then where it made them."""
     for name, storage in trace.replaced.items():
         before, now = states[trace.weights[name].index].holder, states[storage.index].holder
         if before is not None and now is not None:

@@ -23,12 +23,6 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     """Run backward, and write down what it does; no gradient is put anywhere.
 
     It begins where training would: at losses, else at all outputs.
-
-    Args:
-        watch: the watch of the forward, which goes on.
-        model: the model.
-        given: what it was given.
-        result: what it returned.
     """
     leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
     losses = losses_among(result)
@@ -91,17 +85,7 @@ def _note_ends(watch: Watch, losses: Iterable[torch.Tensor]) -> None:
 
 
 def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operation of the backward, and write it down.
-
-    Args:
-        watch: the watch.
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        What it returns.
-    """
+    """Run an operation of the backward, and write it down."""
     facts = facts_of(func)
     result = func(*args, **kwargs)
     if func.namespace == "prim":  # a query, such as `prim.device`: no work

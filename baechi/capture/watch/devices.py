@@ -21,21 +21,12 @@ class Devices:
         self._answers: dict[int, tuple[torch.device, Storage]] = {}
 
     def answer(self, device: torch.device, storage: Storage) -> torch.device:
-        """A new device object that `owner` recognizes.
-
-        Args:
-            device: the device.
-            storage: the memory of the tensor that it was asked of.
-        """
+        """A new device object that `owner` recognizes."""
         own = torch.device(device.type) if device.index is None else torch.device(device.type, device.index)
         self._answers[id(own)] = own, storage
         return own
 
     def owner(self, device: Any) -> Storage | None:
-        """The memory of the tensor whose device this is; None if the code did not read it from a tensor.
-
-        Args:
-            device: what a function was told as its device, if anything.
-        """
+        """The memory of the tensor whose device this is; None if the code did not read it from a tensor."""
         _, storage = self._answers.get(id(device), (None, None))
         return storage

@@ -106,11 +106,7 @@ def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch
 
 @contextmanager
 def device_reads(watch: Watch) -> Iterator[None]:
-    """Note reads of a fake tensor's device, a Python property that no mode sees.
-
-    Args:
-        watch: the watch.
-    """
+    """Note reads of a fake tensor's device, a Python property that no mode sees."""
     original: property = FAKE_DEVICE.now()
 
     def device(self: FakeTensor) -> torch.device:

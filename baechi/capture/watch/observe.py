@@ -62,19 +62,7 @@ def watching(
     hooks: bool = True,
     arguments: dict[str, Arguments] | None = None,
 ) -> Iterator[Watch]:
-    """Watch what runs inside; everything is taken off again afterwards.
-
-    Args:
-        model: the model, not distributed.
-        training: whether it runs in training mode, with gradients.
-        fake: whether it runs with fake tensors.
-        hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
-            everything that takes part in backward counts as saved.
-        arguments: filled with what each module is called with, by the name of its node.
-
-    Yields:
-        The watch, whose `trace` fills.
-    """
+    """Watch what runs inside; everything is taken off again afterwards."""
     watch = Watch(model, training=training, fake=fake, arguments=arguments)
     with ExitStack() as stack:
         stack.callback(watch.forget)

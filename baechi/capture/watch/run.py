@@ -36,18 +36,6 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kep
 
     Under `FakeTensorMode` nothing is computed and no memory is allocated, so a model on the
     `meta` device will do. A model whose control flow looks at values runs again with real tensors.
-
-    Args:
-        model: the model; left exactly as found.
-        inputs: arguments of the call; a model that writes its inputs writes copies of them.
-        training: run in training mode with gradients, or in evaluation mode without.
-        arguments: filled with what each module is called with, by the name of its node.
-
-    Returns:
-        The trace.
-
-    Raises:
-        CaptureError: the model does not run with these inputs.
     """
     _check_signature(model, inputs)
     try:

@@ -274,12 +274,7 @@ class Trace:
 
 
 def peak_bytes(made: Iterable[tuple[Storage, int]], last: int) -> int:
-    """The most bytes of some storages that were alive at once.
-
-    Args:
-        made: storages, each with the number of the event that made it.
-        last: the number of the event up to which they are looked at.
-    """
+    """The most bytes of some storages that were alive at once."""
     changes: list[tuple[int, int, int]] = []
     for storage, event in made:
         changes.append((event, 1, storage.size_bytes))

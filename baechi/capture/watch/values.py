@@ -45,36 +45,17 @@ class Values:
         self._spoiled: dict[int, torch.Tensor] = {}
 
     def note(self, fake: torch.Tensor, real: torch.Tensor) -> None:
-        """Record an input's value, if models may branch on it.
-
-        Args:
-            fake: what stands for it.
-            real: the input.
-        """
+        """Record an input's value, if models may branch on it."""
         with _apart():
             if type(fake) is FakeTensor and not real.is_meta and _may_be_known(real):
                 vars(fake)[_VALUE] = real.detach().clone()
 
     def is_unknown(self, tensor: object) -> bool:
-        """Whether a tensor is fake, and its value not known.
-
-        Args:
-            tensor: anything.
-        """
+        """Whether a tensor is fake, and its value not known."""
         return type(tensor) is FakeTensor and self._of(tensor) is None
 
     def run(self, func: Any, args: Any, kwargs: Any, writes: list[torch.Tensor]) -> Any:
-        """Run an operation under fake tensors, and for real where its inputs are known.
-
-        Args:
-            func: the operator.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            writes: those that it writes in place.
-
-        Returns:
-            What it returns; a fake tensor whose value is known, where it is.
-        """
+        """Run an operation under fake tensors, and for real where its inputs are known."""
         if not self._fake:
             return func(*args, **kwargs)
         known = self._known(func, args, kwargs, writes)
@@ -176,10 +157,6 @@ def _apart() -> Iterator[None]:
 
 @contextmanager
 def told_to_libraries(values: Values) -> Iterator[None]:
-    """Let the transformers library read known values, to decide whether a mask is needed.
-
-    Args:
-        values: what is known.
-    """
+    """Let the transformers library read known values, to decide whether a mask is needed."""
     with transformers_asks_fakes().replaced(values.is_unknown):
         yield

@@ -89,11 +89,7 @@ class Watch:
             self.storage_of(weight).size_bytes = sizes[id(storage_object(weight))]
 
     def note_inputs(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Say which tensors come in from outside.
-
-        Args:
-            named: path and tensor.
-        """
+        """Say which tensors come in from outside."""
         for path, tensor in named:
             storage = self.storage_of(tensor)
             if storage.weight is None and storage.input is None:
@@ -101,23 +97,14 @@ class Watch:
                 storage.origin = Origin.INPUTS
 
     def note_replaced(self, model: nn.Module) -> None:
-        """Note the buffers that the model's code assigned anew, when forward is over.
-
-        Args:
-            model: the model.
-        """
+        """Note the buffers that the model's code assigned anew, when forward is over."""
         for name, tensor in model.named_buffers(remove_duplicate=False):
             before, now = self.trace.weights.get(name), self.storage_of(tensor)
             if before is not None and now is not before:
                 self.trace.replaced[name] = now
 
     def note_origin(self, reads: Iterable[Use], makes: Iterable[Use]) -> None:
-        """Note what memory was computed from.
-
-        Args:
-            reads: what an operation read.
-            makes: what it made or wrote.
-        """
+        """Note what memory was computed from."""
         origins = [use.storage.origin for use in reads]
         if self.function is not None and self.function.beside is not None:
             origins.append(self.function.beside.origin)
@@ -218,13 +205,7 @@ class Watch:
         return foreign or self._regions > 0 or current_transform() is not None
 
     def note_arguments(self, call: Call, args: Any, kwargs: Any) -> None:
-        """Write down what a module is called with, if arguments are collected.
-
-        Args:
-            call: the call.
-            args: positional arguments.
-            kwargs: keyword arguments.
-        """
+        """Write down what a module is called with, if arguments are collected."""
         if self._arguments is not None:
             try:
                 self._arguments[call.node] = Arguments.of(args, kwargs)
@@ -232,14 +213,7 @@ class Watch:
                 logger.debug("what %s is called with cannot be kept: %s", call.node, error)
 
     def refuse(self, operator: str) -> NoReturn:
-        """The model calls an operator that is given functions, whose work cannot be watched.
-
-        Args:
-            operator: its name.
-
-        Raises:
-            CaptureError: always. It is kept, since a model may catch it, and take another path than alone.
-        """
+        """The model calls an operator that is given functions, whose work cannot be watched."""
         self.refusal = CaptureError(
             f"the model calls the operator {operator}, which is given functions, and what these do is not "
             "seen. Choose another implementation: of attention, torch's scaled_dot_product_attention"

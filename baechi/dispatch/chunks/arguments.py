@@ -19,28 +19,12 @@ _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
 def has_dim(tensor: torch.Tensor, dim: int) -> bool:
-    """Whether a tensor has a dimension.
-
-    Args:
-        tensor: the tensor.
-        dim: the dimension, which may be counted from the last.
-    """
+    """Whether a tensor has a dimension."""
     return -tensor.dim() <= dim < tensor.dim()
 
 
 def check_argument(name: str, value: Any, dim: int, rows: int, *, said: bool) -> None:
-    """Refuse an argument of which it is not clear what a chunk gets.
-
-    Args:
-        name: the argument's name.
-        value: the argument.
-        dim: the dimension along which tensors are sliced.
-        rows: how many rows the call has.
-        said: whether `split` says it.
-
-    Raises:
-        FatalError: it is not clear, or cannot be sliced.
-    """
+    """Refuse an argument of which it is not clear what a chunk gets."""
     for item in items_in(value):
         if isinstance(item, PackedSequence):
             raise FatalError(
@@ -73,12 +57,7 @@ def _check_tensor(name: str, tensor: torch.Tensor, dim: int, rows: int) -> None:
 
 
 def is_list_of(value: Any, rows: int) -> bool:
-    """Whether a value is a list (or an array that is no tensor) with something for each row.
-
-    Args:
-        value: anything.
-        rows: how many rows there are.
-    """
+    """Whether a value is a list (or an array that is no tensor) with something for each row."""
     if isinstance(value, list):
         return len(value) == rows > 1 and next(tensors_in(value), None) is None
     shape: tuple[int, ...] = getattr(value, "shape", ())
@@ -87,11 +66,7 @@ def is_list_of(value: Any, rows: int) -> bool:
 
 
 def items_in(value: Any) -> Iterator[Any]:
-    """A value, and what is in it.
-
-    Args:
-        value: anything; mappings, lists and tuples are looked into.
-    """
+    """A value, and what is in it."""
     yield value
     if isinstance(value, PackedSequence):
         return
@@ -103,12 +78,7 @@ def items_in(value: Any) -> Iterator[Any]:
 
 
 def sort_of(value: Any, rows: int) -> Iterator[Any]:
-    """What is the same in calls that differ in their rows only.
-
-    Args:
-        value: an argument.
-        rows: how many rows its call has.
-    """
+    """What is the same in calls that differ in their rows only."""
     for item in items_in(value):
         if isinstance(item, torch.Tensor):
             yield item.dtype, tuple([-1 if extent == rows else extent for extent in item.shape])
@@ -117,13 +87,7 @@ def sort_of(value: Any, rows: int) -> Iterator[Any]:
 
 
 def lists_cut(value: Any, rows: int, start: int, stop: int) -> Any:
-    """The same with its lists of rows sliced.
-
-    Args:
-        value: an argument of which `split` says that it is sliced; tensors in it are left as they are.
-        rows: how many rows there are.
-        start, stop: which of them are kept.
-    """
+    """The same with its lists of rows sliced."""
     if is_list_of(value, rows):
         return value[start:stop]
     if type(value) is dict:

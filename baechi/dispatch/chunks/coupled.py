@@ -9,14 +9,7 @@ _BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def refuse_coupled(model: nn.Module) -> None:
-    """Refuse a model whose result for a row depends on the other rows.
-
-    Args:
-        model: the model.
-
-    Raises:
-        FatalError: a layer normalizes over the batch.
-    """
+    """Refuse a model whose result for a row depends on the other rows."""
     for name, module in model.named_modules():
         if _couples(module):
             raise FatalError(
@@ -26,11 +19,7 @@ def refuse_coupled(model: nn.Module) -> None:
 
 
 def training_flags(model: nn.Module) -> tuple[bool, ...]:
-    """Which modules train: what a model computes may depend on it.
-
-    Args:
-        model: the model.
-    """
+    """Which modules train: what a model computes may depend on it."""
     return tuple([module.training for module in model.modules()])
 
 

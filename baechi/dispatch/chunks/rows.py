@@ -188,13 +188,7 @@ class _RowsCall(AbstractCall):
 
 
 def positional_names(subject: Subject, count: int, *, named: bool) -> list[str]:
-    """The names of positional arguments: those of the model's `forward`, else their numbers.
-
-    Args:
-        subject: the model.
-        count: how many there are.
-        named: whether they are worth making the model for.
-    """
+    """The names of positional arguments: those of the model's `forward`, else their numbers."""
     model = subject.model() if named else subject.made()
     if model is None:
         return [str(i) for i in range(count)]

@@ -32,13 +32,7 @@ class Alone:
     chunk: int
 
     def contradicts(self, found: Any, part: Any, dim: int | None) -> str:
-        """Why a part of an output cannot be put together with others; empty if it can.
-
-        Args:
-            found: what stands in `result` in its place.
-            part: what the first chunk has.
-            dim: the dimension along which it grows; None if it does not.
-        """
+        """Why a part of an output cannot be put together with others; empty if it can."""
         if not isinstance(found, torch.Tensor if isinstance(part, torch.Tensor) else type(part)):
             return ""
         if dim is None:

@@ -29,14 +29,6 @@ def shapes_of(model: nn.Module, calls: list[Call], *, values: bool = True) -> li
     """What a model would return, with tensors that have shapes and no values.
 
     Where the model does not run without values, it runs with them, and is left as it was found.
-
-    Args:
-        model: the model.
-        calls: arguments of several calls.
-        values: whether it may run with values.
-
-    Returns:
-        For each call the result, with tensors on `meta`; None if the model does not run with these arguments.
     """
     with unwatched(), torch.no_grad():
         for run in (_without_values, _with_values) if values else (_without_values,):
@@ -49,15 +41,7 @@ def shapes_of(model: nn.Module, calls: list[Call], *, values: bool = True) -> li
 
 
 def results_of(model: nn.Module, calls: Sequence[Call]) -> list[Any]:
-    """What a model returns where it lies, call after call; it is left as it was found.
-
-    Args:
-        model: the model.
-        calls: arguments of each call.
-
-    Returns:
-        Nothing if it draws random numbers, or does not run with these arguments.
-    """
+    """What a model returns where it lies, call after call; it is left as it was found."""
     with unwatched(), torch.no_grad(), left_as_found(model, contents="no parameters"):
         before = random_states()
         try:
@@ -98,18 +82,7 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def growing_dim(first: torch.Size, second: torch.Size, items: tuple[int, int]) -> int | None:
-    """The dimension that grows with the items.
-
-    Args:
-        first, second: a tensor's shapes in two runs.
-        items: how many items each run had.
-
-    Returns:
-        None if none does.
-
-    Raises:
-        ValueError: several do, or one grows in another proportion.
-    """
+    """The dimension that grows with the items."""
     if len(first) != len(second):
         raise ValueError("its number of dimensions changes")
     changed = [dim for dim in range(len(first)) if first[dim] != second[dim]]

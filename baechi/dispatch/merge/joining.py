@@ -56,14 +56,7 @@ class Joiner:
         self._alone = functools.cache(alone)
 
     def join(self, parts: list[Any]) -> Any:
-        """The parts as one.
-
-        Args:
-            parts: the results, in the order of the input.
-
-        Raises:
-            FatalError: it is not known how, or a rule does not fit; the message names the output.
-        """
+        """The parts as one."""
         return self._join((), parts, self._out)
 
     def _join(self, path: Path, parts: list[Any], out: Any) -> Any:

@@ -35,15 +35,7 @@ class Join:
 
 
 def join_of(rule: Any, where: str) -> Join:
-    """A rule, as it was written.
-
-    Args:
-        rule: a name, `("cat", dim)`, or a function.
-        where: the output that it is for.
-
-    Raises:
-        FatalError: it is no rule.
-    """
+    """A rule, as it was written."""
     if callable(rule):
         return Join("function", function=rule)
     if isinstance(rule, str) and rule in NAMES:
@@ -57,13 +49,7 @@ def join_of(rule: Any, where: str) -> Join:
 
 
 def below(out: Any, key: Any, index: int | None = None) -> Any:
-    """What `out` says of a part of an output.
-
-    Args:
-        out: what it says of the output: a rule for all of it, or a mapping or a list of such.
-        key: the part's key.
-        index: its position, where it has one.
-    """
+    """What `out` says of a part of an output."""
     if isinstance(out, Mapping):
         if key in out:
             return out[key]
@@ -80,14 +66,7 @@ def is_for_parts(out: Any) -> bool:
 
 
 def check_out(out: Any) -> None:
-    """Refuse an `out` that says no rules, before anything runs.
-
-    Args:
-        out: what the user said.
-
-    Raises:
-        FatalError: a rule in it is none.
-    """
+    """Refuse an `out` that says no rules, before anything runs."""
     if isinstance(out, Mapping):
         for one in out.values():
             check_out(one)

@@ -11,11 +11,6 @@ def note_layer(error: BaseException, model: nn.Module, device: str) -> None:
     """Note the innermost module of a model that was running when an error was raised.
 
     The frames of the traceback tell: a module's `forward` has it as its first argument.
-
-    Args:
-        error: the error, as it was caught.
-        model: the model.
-        device: where it ran.
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: nn.Module = model

@@ -27,15 +27,7 @@ class OwnBuffers:
         self._versions = [version_of(own) for _, own, _ in self._pairs]
 
     def settle(self, backend: AbstractBackend, *, alone: bool) -> None:
-        """Bring home what the model wrote.
-
-        Args:
-            backend: the devices.
-            alone: whether this is all that runs in this call.
-
-        Raises:
-            FatalError: it wrote a buffer, and it is not all that runs.
-        """
+        """Bring home what the model wrote."""
         versions = [version_of(own) for _, own, _ in self._pairs]
         if versions == self._versions:
             return

@@ -79,11 +79,7 @@ class Replicas:
         return next(iter(places), None)
 
     def at(self, name: str) -> AbstractReplica:
-        """A target's replica, up to date.
-
-        Args:
-            name: the target's name.
-        """
+        """A target's replica, up to date."""
         if name not in self._ready:
             replica = self._replicas[name] = self._updated(self.targets[name])
             replica.buffers = OwnBuffers(replica.model, self.model)
@@ -145,14 +141,7 @@ class Replicas:
 
 
 def backend_for(targets: Sequence[Target]) -> AbstractBackend:
-    """The backend of all targets.
-
-    Args:
-        targets: the targets.
-
-    Raises:
-        FatalError: some are emulated, and some are not; or a device is not here.
-    """
+    """The backend of all targets."""
     emulator = at_work()
     open_names = () if emulator is None else emulator.cluster.names
     names = list(dict.fromkeys([device for target in targets for device in target.devices]))

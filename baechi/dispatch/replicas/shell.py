@@ -18,15 +18,7 @@ _TABLES = dict
 
 
 def shell_of(model: nn.Module, weights: Mapping[int, torch.Tensor]) -> nn.Module:
-    """Copy a model around other weights.
-
-    Args:
-        model: the model.
-        weights: by id of the model's tensor, what stands in its place.
-
-    Raises:
-        FatalError: something in the model cannot be copied.
-    """
+    """Copy a model around other weights."""
     try:
         copied: nn.Module = copy.deepcopy(model, dict(weights))
     except Exception as error:  # attributes may be anything, and refuse in any way
@@ -43,9 +35,6 @@ def fingerprint_of(model: nn.Module) -> list[Any]:
 
     It holds the objects that it compares, so that no id is used again. The inside of lists and dicts is not
     seen, but for the modules' own tables.
-
-    Args:
-        model: the model.
     """
     found: list[Any] = []
     for module in model.modules():
@@ -62,11 +51,7 @@ def fingerprint_of(model: nn.Module) -> list[Any]:
 
 
 def same_fingerprint(one: list[Any], other: list[Any]) -> bool:
-    """Whether two fingerprints are of the same modules.
-
-    Args:
-        one, other: what `fingerprint_of` returned.
-    """
+    """Whether two fingerprints are of the same modules."""
     if len(one) != len(other):
         return False
     for left, right in zip(one, other, strict=True):

@@ -19,11 +19,7 @@ Stamp = tuple[int, int, torch.Size, torch.dtype] | None
 
 
 def weights_in(model: nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers, each once.
-
-    Args:
-        model: the model.
-    """
+    """Parameters and buffers, each once."""
     found: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -32,11 +28,7 @@ def weights_in(model: nn.Module) -> list[torch.Tensor]:
 
 
 def stamp_of(tensor: torch.Tensor) -> Stamp:
-    """What changes when a tensor is written; None if it counts no writes (made in inference mode).
-
-    Args:
-        tensor: a weight.
-    """
+    """What changes when a tensor is written; None if it counts no writes (made in inference mode)."""
     if tensor.is_inference():
         return None
     return write_count(tensor), _address(tensor), tensor.shape, tensor.dtype
@@ -67,11 +59,7 @@ class Weights:
         self._stamps = dict.fromkeys(self._stamps)
 
     def refresh(self, masters: list[torch.Tensor]) -> None:
-        """Bring the copies up to date; other copies than before are in another dict. It may be interrupted.
-
-        Args:
-            masters: the master's weights.
-        """
+        """Bring the copies up to date; other copies are in another dict. It may be interrupted."""
         self._count_again()
         known = self._masters.keys() == {id(master) for master in masters}
         with torch.inference_mode(False), torch.no_grad():  # in this order: the first turns gradients on
@@ -137,15 +125,6 @@ def _like(master: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
 def differentiable(
     masters: Iterable[torch.Tensor], backend: AbstractBackend, place: str
 ) -> dict[int, torch.Tensor]:
-    """Copies of the weights that learn, for one call: autograd sends their gradients to the master.
-
-    Args:
-        masters: the master's weights.
-        backend: the devices.
-        place: where the copies lie.
-
-    Returns:
-        By id of the master's tensor, its copy.
-    """
+    """Copies of the weights that learn, for one call: autograd sends their gradients to the master."""
     learning = [master for master in masters if master.requires_grad]
     return {id(master): transfer(master, backend, place) for master in learning}

@@ -118,26 +118,12 @@ class AbstractScheduler(ABC):
 
 
 def at_most(items: int, *limits: int | None) -> int:
-    """The least of a number of items and some limits.
-
-    Args:
-        items: the number.
-        *limits: None and 0 mean no limit.
-    """
+    """The least of a number of items and some limits."""
     return min([items, *[limit for limit in limits if limit]])
 
 
 def whole_number(value: object, what: str, least: int) -> int:
-    """A number that a scheduler was given, checked.
-
-    Args:
-        value: what was given.
-        what: what it is, for the message.
-        least: the least that makes sense.
-
-    Raises:
-        ValueError: it is no whole number of at least that.
-    """
+    """A number that a scheduler was given, checked."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{what} is {value!r}: it takes a whole number of at least {least}")
     return value

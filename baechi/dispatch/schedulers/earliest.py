@@ -45,15 +45,7 @@ class Runner:
 
 
 def earliest(runners: Sequence[Runner], left: int) -> tuple[str, int] | None:
-    """The target that takes a chunk now, and its items.
-
-    Args:
-        runners: the targets, in order.
-        left: how many items there are.
-
-    Returns:
-        None if it is better to wait for a chunk that is in flight.
-    """
+    """The target that takes a chunk now, and its items."""
     known = [runner for runner in runners if runner.pace]
     for runner in runners:
         if not runner.pace and not runner.in_flight and runner.takes:

@@ -149,16 +149,7 @@ class HybridScheduler(AbstractScheduler):
 
 
 def spread(given: _T | Sequence[_T], count: int, what: str) -> list[_T]:
-    """One value for each device.
-
-    Args:
-        given: one value for all, or a sequence of one, or of one for each.
-        count: how many devices there are.
-        what: what it is, for the message.
-
-    Raises:
-        ValueError: there is another number of values.
-    """
+    """One value for each device."""
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if len(values) == 1:
         return [values[0]] * count

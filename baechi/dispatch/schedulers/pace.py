@@ -22,21 +22,12 @@ class Pace:
         return bool(self.known)
 
     def seconds(self, items: int) -> float:
-        """Seconds of a chunk.
-
-        Args:
-            items: its items.
-        """
+        """Seconds of a chunk."""
         scale = self._taken_s / self._expected_s if self._expected_s > 0 else 1.0
         return scale * self._line(items)
 
     def items_in(self, seconds: float, most: int) -> int:
-        """The most items that a chunk of so many seconds can have.
-
-        Args:
-            seconds: how long it may take.
-            most: not more than these.
-        """
+        """The most items that a chunk of so many seconds can have."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -44,12 +35,7 @@ class Pace:
         return low
 
     def learn(self, items: int, taken_s: float) -> None:
-        """Take in what a chunk took.
-
-        Args:
-            items: its items.
-            taken_s: its seconds.
-        """
+        """Take in what a chunk took."""
         if self.known and not self.measured:  # an estimate keeps its form, and is scaled
             self._expected_s += self._line(items)
             self._taken_s += taken_s

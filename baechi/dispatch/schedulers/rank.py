@@ -43,17 +43,7 @@ class RankScheduler(SimpleScheduler):
 
 
 def device_index(rank: int, ranks: int, devices: int, *, allow_idle: bool = False) -> int:
-    """Which device a process takes; several processes may share one.
-
-    Args:
-        rank: which process of its host it is.
-        ranks: how many processes its host has.
-        devices: how many devices its host has.
-        allow_idle: whether there may be more devices than processes.
-
-    Raises:
-        ValueError: there are more devices than processes, or there is no such rank.
-    """
+    """Which device a process takes; several processes may share one."""
     if not 0 <= rank < ranks:
         raise ValueError(f"there is no rank {rank} among {ranks}")
     if ranks < devices and not allow_idle:

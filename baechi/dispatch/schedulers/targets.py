@@ -37,16 +37,7 @@ class Target:
 
 
 def targets_of(devices: DevicesLike) -> tuple[Target, ...]:
-    """Targets for what people write.
-
-    Args:
-        devices: a cluster, or a list of device names, clusters and plans.
-
-    Raises:
-        RecordError: there are none, two are the same, two are the CPU, or a name says no index beside
-            one that does.
-        TypeError: an entry is none of these.
-    """
+    """Targets for what people write."""
     if isinstance(devices, (str, Plan)):
         devices = [devices]
     entries = [devices] if isinstance(devices, Cluster) else list(devices)
@@ -70,15 +61,7 @@ def targets_of(devices: DevicesLike) -> tuple[Target, ...]:
 
 
 def one_target(device: DeviceLike) -> Target:
-    """The target of a scheduler for one device.
-
-    Args:
-        device: a name, a plan, or a cluster of one device.
-
-    Raises:
-        RecordError: the cluster has several devices.
-        TypeError: it is none of these.
-    """
+    """The target of a scheduler for one device."""
     found = targets_of([device])
     if len(found) > 1:
         raise RecordError(

@@ -17,15 +17,7 @@ Footprints = Mapping[int, Footprint]
 
 
 def period_of(outputs: Sequence[Footprints], most: int) -> tuple[int, tuple[int, ...]] | None:
-    """The stride of a model, and the rate of each of its outputs.
-
-    Args:
-        outputs: for each output, the footprints of pixels one beside the other.
-        most: the largest stride to look for.
-
-    Returns:
-        None if footprints do not repeat.
-    """
+    """The stride of a model, and the rate of each of its outputs."""
     pixels = sorted(outputs[0])
     for stride in range(1, min(most, len(pixels) // 2) + 1):
         rates = [_rate(footprints, pixels, stride) for footprints in outputs]
@@ -50,14 +42,6 @@ def halo_of(outputs: Sequence[Footprints], stride: int, rates: Sequence[int]) ->
     """How many pixels a part of the output needs before and after its own.
 
     The part that belongs to the pixels p to q, both on the grid, is p * rate / stride to q * rate / stride.
-
-    Args:
-        outputs: for each output, footprints of at least one period.
-        stride: the model's stride.
-        rates: the rate of each output.
-
-    Returns:
-        Before and after, both on the grid.
     """
     before = after = 0
     for footprints, rate in zip(outputs, rates, strict=True):
@@ -70,13 +54,7 @@ def halo_of(outputs: Sequence[Footprints], stride: int, rates: Sequence[int]) ->
 
 
 def moved(footprints: Footprints, pixel: int, stride: int, rate: int) -> Footprint:
-    """The footprint that a pixel should have, by those of the middle of the plane.
-
-    Args:
-        footprints: of at least one period.
-        pixel: any pixel.
-        stride, rate: how they repeat.
-    """
+    """The footprint that a pixel should have, by those of the middle of the plane."""
     for known, footprint in footprints.items():
         if (pixel - known) % stride == 0:
             steps = (pixel - known) // stride

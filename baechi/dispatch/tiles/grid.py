@@ -33,11 +33,7 @@ class Reach:
     lengths: tuple[int, ...]
 
     def length(self, pixels: int) -> tuple[int, ...]:
-        """The length of each output.
-
-        Args:
-            pixels: the input's length; on the grid, counted from `known`.
-        """
+        """The length of each output."""
         steps = (pixels - self.known) // self.stride
         return tuple([length + steps * rate for length, rate in zip(self.lengths, self.rates, strict=True)])
 
@@ -59,13 +55,7 @@ class Span:
 
 
 def spans(pixels: int, size: int, reach: Reach) -> list[Span]:
-    """Tiles along one dimension; their parts of an output cover each of its pixels once.
-
-    Args:
-        pixels: the input's length.
-        size: the core's length; it is rounded up to the model's grid.
-        reach: how far the model looks.
-    """
+    """Tiles along one dimension; their parts of an output cover each of its pixels once."""
     size = rounded_up(size, reach.stride)
     lengths = reach.length(pixels)
     found = []
@@ -87,27 +77,12 @@ def spans(pixels: int, size: int, reach: Reach) -> list[Span]:
 
 
 def rounded_up(value: int, step: int) -> int:
-    """The next multiple of a step.
-
-    Args:
-        value: a number.
-        step: the step.
-    """
+    """The next multiple of a step."""
     return -(-value // step) * step
 
 
 def ramp(spans_of_one: Sequence[Span], index: int, output: int, rate: int, stride: int) -> list[float]:
-    """The weights of a window's output in a blend: they rise where it overlaps the window before.
-
-    Args:
-        spans_of_one: all tiles along a dimension.
-        index: which tile.
-        output: which output.
-        rate, stride: of that output.
-
-    Returns:
-        A weight above 0 for each pixel of the window's output.
-    """
+    """The weights of a window's output in a blend: they rise where it overlaps the window before."""
     span = spans_of_one[index]
     start = span.begin // stride * rate
     is_last = index == len(spans_of_one) - 1

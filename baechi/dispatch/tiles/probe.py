@@ -47,11 +47,7 @@ class Probe:
         return is_tiled(tensor, self.extents, self.dims)
 
     def run(self, begins: Sequence[int], lengths: Sequence[int]) -> list[torch.Tensor]:
-        """The outputs for a window of the input.
-
-        Args:
-            begins, lengths: of the window, by dimension.
-        """
+        """The outputs for a window of the input."""
         return self._outputs(self._window(begins, lengths))
 
     def _window(self, begins: Sequence[int], lengths: Sequence[int]) -> Arguments:
@@ -89,19 +85,7 @@ class Probe:
     def footprints(
         self, axis: int, lengths: Sequence[int], pixels: Sequence[int]
     ) -> tuple[list[Footprints], list[int]]:
-        """Which outputs change with pixels.
-
-        Args:
-            axis: along which of the dimensions.
-            lengths: of the plane, by dimension; it begins where the input does.
-            pixels: which pixels.
-
-        Returns:
-            For each output, the footprint of each pixel, and its length.
-
-        Raises:
-            FatalError: the model draws random numbers, or depends on calls before.
-        """
+        """Which outputs change with pixels."""
         plain = self._window([0] * len(self.dims), lengths)
         at_once = _AT_ONCE if self._stacks else 1
         whole = [pixels[0]] * at_once  # as many planes as in the runs below: kernels may round by shape
@@ -145,15 +129,7 @@ class Probe:
 
 
 def extents_of(arguments: Arguments, dims: Sequence[int]) -> tuple[int, ...]:
-    """The size of the plane: that of the first tensor which has these dimensions.
-
-    Args:
-        arguments: of a call.
-        dims: the dimensions.
-
-    Raises:
-        FatalError: no tensor has them.
-    """
+    """The size of the plane: that of the first tensor which has these dimensions."""
     for tensor in tensors_in(arguments):
         if tensor.dim() >= max(-dim for dim in dims):
             return tuple([tensor.shape[dim] for dim in dims])
@@ -161,13 +137,7 @@ def extents_of(arguments: Arguments, dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_tiled(tensor: torch.Tensor, extents: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether a tensor is divided: it has the plane's size.
-
-    Args:
-        tensor: an argument.
-        extents: the plane's size.
-        dims: its dimensions.
-    """
+    """Whether a tensor is divided: it has the plane's size."""
     has = tensor.dim() >= max(-dim for dim in dims)
     return has and tuple([tensor.shape[dim] for dim in dims]) == tuple(extents)
 

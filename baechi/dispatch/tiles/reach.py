@@ -19,17 +19,7 @@ _ACROSS = {1: 128, 2: 64, 3: 24}
 
 
 def reach_along(probe: Probe, axis: int, halo: int | None, stride: int | None) -> Reach:
-    """How far a model looks along a dimension.
-
-    Args:
-        probe: runs the model.
-        axis: which of the probe's dimensions.
-        halo: the halo, if the user said it.
-        stride: the stride, if the user said it.
-
-    Raises:
-        FatalError: it looks at the whole plane, or not at all pixels in the same way.
-    """
+    """How far a model looks along a dimension."""
     whole = probe.extents[axis]
     length = min(whole, _FIRST[len(probe.dims)])
     while True:
@@ -50,12 +40,7 @@ def reach_along(probe: Probe, axis: int, halo: int | None, stride: int | None) -
 
 
 def undivided(probe: Probe, axis: int) -> Reach:
-    """Along a dimension that is no longer than a tile nothing is cut, however far the model looks.
-
-    Args:
-        probe: runs the model.
-        axis: which of the probe's dimensions.
-    """
+    """Along a dimension that is no longer than a tile nothing is cut, however far the model looks."""
     whole = probe.extents[axis]
     outputs = probe.run([0] * len(probe.dims), _lengths(probe, axis, whole))
     sizes = tuple([output.shape[probe.dims[axis]] for output in outputs])
@@ -169,27 +154,14 @@ def _refusal(probe: Probe, axis: int, length: int) -> str:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far two runs over other shapes may differ, as a part of the largest value.
-
-    Args:
-        dtype: of the output.
-    """
+    """How far two runs over other shapes may differ, as a part of the largest value."""
     if not dtype.is_floating_point and not dtype.is_complex:
         return 0.0
     return 64 * float(torch.finfo(dtype).eps)
 
 
 def check_seam(probe: Probe, reaches: Sequence[Reach], sizes: Sequence[int]) -> None:
-    """Compare a tile from the middle with the same one in a larger window.
-
-    Args:
-        probe: runs the model.
-        reaches: by dimension.
-        sizes: of a tile's core, by dimension.
-
-    Raises:
-        FatalError: they differ.
-    """
+    """Compare a tile from the middle with the same one in a larger window."""
     cores = []
     for extent, size, reach in zip(probe.extents, sizes, reaches, strict=True):
         size = min(rounded_up(size, reach.stride), rounded_up(_FIRST[len(sizes)], reach.stride))

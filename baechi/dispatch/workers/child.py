@@ -22,15 +22,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run(connection: Connection, recipe: Recipe, device: str, intra_op_threads: int, name: str) -> None:
-    """Serve one caller; the function that a worker process runs.
-
-    Args:
-        connection: to the caller.
-        recipe: what to make the model from.
-        device: where it runs.
-        intra_op_threads: how many threads torch may use in this process.
-        name: the target's name.
-    """
+    """Serve one caller; the function that a worker process runs."""
     torch.set_num_threads(intra_op_threads)
     where = f"{name} (process {os.getpid()})"
     try:
@@ -87,15 +79,7 @@ class _Worker:
         self._replicas = Replicas(recipe.model(), [self._target])
 
     def answer(self, kind: str, content: Any) -> Any:
-        """Do what a message says.
-
-        Args:
-            kind: `"job"`, `"weights"` (they changed in shared memory) or `"modules"`.
-            content: of a job, the caller's settings, whether it is a part of a call, and its arguments.
-
-        Returns:
-            Of a job, its results.
-        """
+        """Do what a message says."""
         if kind == "weights":
             self._replicas.stale()
             return None

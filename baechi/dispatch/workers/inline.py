@@ -52,13 +52,7 @@ class InlineWorkers(AbstractWorkers):
 
 
 def done_with(replica: AbstractReplica, number: int, launched: Launched | BaseException) -> Done:
-    """Bring the results of a chunk, or say why there are none.
-
-    Args:
-        replica: where it was launched.
-        number: the job's.
-        launched: what `launch` returned, or raised.
-    """
+    """Bring the results of a chunk, or say why there are none."""
     if isinstance(launched, BaseException):
         return Done(number, error=launched, now_s=replica.now_s())
     try:

@@ -25,22 +25,14 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes.
-
-    Args:
-        value: anything that can be pickled; tensors without their history.
-    """
+    """A value as bytes."""
     stream = io.BytesIO()
     _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return stream.getvalue()
 
 
 def unpacked(parcel: bytes) -> Any:
-    """The value that `packed` took.
-
-    Args:
-        parcel: its bytes; they come from a process of our own.
-    """
+    """The value that `packed` took."""
     return pickle.loads(parcel)
 
 
@@ -52,12 +44,7 @@ def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
 
 
 def packed_error(error: BaseException, where: str) -> bytes:
-    """An error as bytes, with what its traceback says; as a `WorkerError` if it cannot be sent itself.
-
-    Args:
-        error: the error.
-        where: the worker, for the message.
-    """
+    """An error as bytes, with what its traceback says; as a `WorkerError` if it cannot be sent itself."""
     told = "".join(traceback.format_exception(error)).rstrip()
     note(error, f"{where} said:\n{told}")
     try:
@@ -74,11 +61,7 @@ def packed_error(error: BaseException, where: str) -> bytes:
 
 
 def unpacked_error(parcel: bytes) -> BaseException:
-    """The error that `packed_error` took. Its `__init__`, which may want other arguments, is not called.
-
-    Args:
-        parcel: its bytes; they come from a process of our own.
-    """
+    """The error that `packed_error` took. Its `__init__`, which may want other arguments, is not called."""
     kind, args, state = pickle.loads(parcel)
     error: BaseException = kind.__new__(kind, *args)
     error.args = args

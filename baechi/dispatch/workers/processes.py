@@ -56,11 +56,7 @@ class ProcessWorkers(AbstractWorkers):
         return _Process(self._targets[name], self._recipe(), threads, self._timeout_s)
 
     def tell(self, kind: str, content: Any = None) -> None:
-        """Tell all workers that there are that something changed.
-
-        Args:
-            kind, content: see `child`.
-        """
+        """Tell all workers that there are that something changed."""
         for worker in self._workers.values():
             if not worker.ended:
                 worker.send(kind, -1, content)

@@ -41,11 +41,7 @@ class Recipe:
     seed: int = 0
 
     def model(self) -> nn.Module:
-        """The model, in this process.
-
-        Raises:
-            TypeError: the factory made none.
-        """
+        """The model, in this process."""
         if self.memory is not None:
             return modules_from(self.modules, self.memory)
         torch.manual_seed(self.seed)
@@ -54,14 +50,7 @@ class Recipe:
 
 
 def made_by(factory: Callable[[], Any]) -> nn.Module:
-    """What a factory makes.
-
-    Args:
-        factory: a function without arguments.
-
-    Raises:
-        TypeError: it made no module.
-    """
+    """What a factory makes."""
     made = factory()
     if not isinstance(made, nn.Module):
         raise TypeError(f"the factory made a {type(made).__name__}: it has to make a torch.nn.Module")
@@ -69,15 +58,7 @@ def made_by(factory: Callable[[], Any]) -> nn.Module:
 
 
 def factory_recipe(factory: Callable[[], nn.Module], seed: int) -> Recipe:
-    """The recipe of a factory.
-
-    Args:
-        factory: a function that another process can import by name.
-        seed: see `Recipe`.
-
-    Raises:
-        FatalError: it cannot be sent.
-    """
+    """The recipe of a factory."""
     try:
         return Recipe(None, pickle.dumps(factory), seed)
     except Exception as error:  # whatever holds it may refuse
@@ -117,14 +98,7 @@ class SharedModel:
         """Counts changes of weights."""
 
     def refresh(self, *, everything: bool = False) -> bool:
-        """Copy what changed.
-
-        Args:
-            everything: also what no version tells of.
-
-        Returns:
-            Whether that was possible; else there are other weights, which need other memory.
-        """
+        """Copy what changed."""
         masters = weights_in(self.model)
         if {id(master) for master in masters} != self._places.keys():
             return False
@@ -172,12 +146,7 @@ class SharedModel:
 
 
 def modules_from(modules: bytes, memory: torch.Tensor) -> nn.Module:
-    """Modules around weights in shared memory.
-
-    Args:
-        modules: as `SharedModel` pickled them.
-        memory: the weights.
-    """
+    """Modules around weights in shared memory."""
     made: dict[_Where, torch.Tensor] = {}
 
     def weight(where: _Where) -> torch.Tensor:

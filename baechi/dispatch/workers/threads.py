@@ -149,11 +149,7 @@ class _Worker:
         self._join: Callable[[], None] | None = None
 
     def start(self, position: int) -> None:
-        """Start the thread.
-
-        Args:
-            position: of the target, among those at work.
-        """
+        """Start the thread."""
         self._join = self._host.spawn(self._run, position)
 
     def give_up(self) -> None:

@@ -20,17 +20,7 @@ TEXTBOOK: tuple[Textbook, ...] = get_args(Textbook)
 
 
 def textbook_lines(units: Units, devices: int, microbatches: int, name: Textbook) -> list[list[Task]]:
-    """A named order, as a list for each device.
-
-    Args:
-        units: the stages and runs.
-        devices: how many there are; some may have no stage.
-        microbatches: how many.
-        name: which order.
-
-    Returns:
-        By device, its tasks. For graphs that are no chain the lists may contradict each other.
-    """
+    """A named order, as a list for each device."""
     used = sorted(set(units.device_of), key=lambda device: _level(units, device))
     lines: list[list[Task]] = [[] for _ in range(devices)]
     for device in used:

@@ -37,21 +37,12 @@ class Availability:
                 self._is_at(tensor, problem.host)
 
     def earliest_s(self, layer: int) -> float:
-        """When all predecessors of a layer have run: it cannot start earlier on any device.
-
-        Args:
-            layer: a layer, all of whose predecessors have run.
-        """
+        """When all predecessors of a layer have run: it cannot start earlier on any device."""
         made_s = [self._ready_s[tensor] for tensor in self._problem.indexed.reads[layer]]
         return max(self._behind_s[layer], *made_s) if made_s else self._behind_s[layer]
 
     def inputs_there_s(self, layer: int, device: int) -> float:
-        """When all of a layer's inputs could be on a device. Later placements never make this earlier.
-
-        Args:
-            layer: a layer, all of whose predecessors have run.
-            device: a device.
-        """
+        """When all of a layer's inputs could be on a device. Later placements never make this earlier."""
         if self._asked[device][layer] != self.booked[device]:
             self._asked[device][layer] = self.booked[device]
             self._answer_s[device][layer] = self._inputs_there_s(layer, device)
@@ -71,12 +62,7 @@ class Availability:
         return max(latest_s, self._channels.last_arrival_s(device, transfers)) if transfers else latest_s
 
     def run(self, layer: int, device: int) -> None:
-        """Run a layer next on a device, and send its missing inputs there.
-
-        Args:
-            layer: a layer, all of whose predecessors have run.
-            device: where it runs.
-        """
+        """Run a layer next on a device, and send its missing inputs there."""
         indexed, at_s = self._problem.indexed, self._at_s[device]
         start_s = max(self.free_s[device], self._behind_s[layer])
         for tensor in self._in_queue_order(layer):

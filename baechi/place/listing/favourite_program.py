@@ -39,15 +39,7 @@ _FIRST_TERM = 1e4
 
 
 def solve(problem: Problem, edges: Mapping[Edge, float]) -> tuple[dict[Edge, float], int]:
-    """Find each edge's x.
-
-    Args:
-        problem: what is to be placed.
-        edges: by parent and child in two groups, the seconds of a transfer.
-
-    Returns:
-        x by edge, and in how many programs it was found.
-    """
+    """Find each edge's x."""
     program = _Program(problem, edges)
     pieces = program.pieces()
     for piece in pieces:

@@ -32,15 +32,7 @@ class Favourites:
 
 
 def favourites(problem: Problem, threshold: float = THRESHOLD) -> Favourites:
-    """Find the favourite child of each layer.
-
-    Args:
-        problem: what is to be placed.
-        threshold: the largest x of an edge to a favourite child, from 0 to 1.
-
-    Raises:
-        ValueError: the threshold is not between 0 and 1.
-    """
+    """Find the favourite child of each layer."""
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold is {threshold}: it lies between 0 and 1")
     edges = _edges(problem)

@@ -32,15 +32,7 @@ class Filling:
                 self._left_bytes[device] -= problem.group_bytes[group].total_bytes
 
     def choose(self, layer: int) -> int | None:
-        """The device of a layer whose group is not placed.
-
-        Args:
-            layer: the next layer.
-
-        Returns:
-            The device being filled, else the next one where it fits. If there is no next one, the device
-            that would have the least memory left. None if it fits nowhere.
-        """
+        """The device of a layer whose group is not placed."""
         size = self._problem.group_bytes[self._problem.indexed.group_of[layer]].total_bytes
         while self._device < len(self._left_bytes):
             fits = size <= self._left_bytes[self._device]
@@ -52,15 +44,7 @@ class Filling:
 
 
 def filled(problem: Problem, cap_bytes: float) -> list[int] | None:
-    """Fill one device after the other, if no device can run out of memory, whatever is alive when.
-
-    Args:
-        problem: what is to be placed.
-        cap_bytes: for every device, the cap on the summed bytes of its groups.
-
-    Returns:
-        By group, its device. None if a group is pinned or left over, or if memory may be short.
-    """
+    """Fill one device after the other, if no device can run out of memory, whatever is alive when."""
     if any([pin != ANYWHERE for pin in problem.pins]):
         return None
     device_of: list[int] = []

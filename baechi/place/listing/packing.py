@@ -8,15 +8,7 @@ from baechi.place.problem import ANYWHERE, Problem
 
 
 def pack(problem: Problem, ledger: Ledger) -> int | None:
-    """Place every group by best fit decreasing.
-
-    Args:
-        problem: what is to be placed.
-        ledger: memory; groups that it has placed already stay there.
-
-    Returns:
-        The first layer of the group that fits nowhere; None if all fit.
-    """
+    """Place every group by best fit decreasing."""
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     for group in sorted(groups, key=lambda group: -problem.group_bytes[group].total_bytes):
         device = best_fit(problem, partial(ledger.group_short_bytes, group))

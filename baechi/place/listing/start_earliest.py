@@ -68,11 +68,7 @@ class Listing:
                 self._promise(group, device)
 
     def fill(self) -> bool:
-        """Run all layers.
-
-        Returns:
-            Whether all layers fitted. If not, `order` has those that did.
-        """
+        """Run all layers."""
         for layer, missing in enumerate(self._missing):
             if missing == 0:
                 self._announce(layer)
@@ -103,12 +99,7 @@ class Listing:
         return len(self.order) == len(self.problem.indexed)
 
     def starts(self, layer: int, *, latest_first: bool = False) -> Iterator[tuple[float, int]]:
-        """When a layer could start and on which device, for each where it and its group fit.
-
-        Args:
-            layer: a layer, all of whose predecessors have run.
-            latest_first: instead of the earliest first. Of equal ones the first device comes first.
-        """
+        """When a layer could start and on which device, for each where it and its group fit."""
         where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         devices = self.problem.devices if where == ANYWHERE else (where,)
         free_s = self.clock.free_s
@@ -121,12 +112,7 @@ class Listing:
                 yield start
 
     def start_s(self, layer: int, device: int) -> float | None:
-        """When a layer could start on a device; None if it and its group do not fit, or lie elsewhere.
-
-        Args:
-            layer: a layer, all of whose predecessors have run.
-            device: a device.
-        """
+        """When a layer could start on a device; None if it and its group do not fit, or lie elsewhere."""
         where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         if where not in (ANYWHERE, device) or self.ledger.short_bytes(layer, device) > 0:
             return None

@@ -57,14 +57,7 @@ class Awake:
         self._late: dict[int, int] = {}  # by layer, a device on which it could start late
 
     def announced(self, layer: int) -> int:
-        """Note that a layer's predecessors have run.
-
-        Args:
-            layer: the layer.
-
-        Returns:
-            The device that is awake for it now, or `NO_DEVICE`.
-        """
+        """Note that a layer's predecessors have run."""
         if self._child_of and layer not in self._bound_s:
             self._bound_s[layer] = 0.0
             for urgent in self._urgent:
@@ -76,15 +69,7 @@ class Awake:
         return device
 
     def ran(self, layer: int, device: int) -> list[int]:
-        """Note that a layer has run.
-
-        Args:
-            layer: the layer.
-            device: where.
-
-        Returns:
-            The devices whose state may have changed: they waited for the layer, or wait again.
-        """
+        """Note that a layer has run."""
         self._bound_s.pop(layer, None)
         self._last[device] = layer
         self._child[device] = self._rival[device] = NO_DEVICE
@@ -98,24 +83,11 @@ class Awake:
         return changed
 
     def child(self, device: int) -> int:
-        """The favourite child that a device waits for, or `NO_DEVICE`.
-
-        Args:
-            device: the device.
-        """
+        """The favourite child that a device waits for, or `NO_DEVICE`."""
         return self._child[device] if self._rival[device] == NO_DEVICE else NO_DEVICE
 
     def head(self, listing: Schedule, device: int) -> Head | None:
-        """What an awake device does next.
-
-        Args:
-            listing: the schedule so far.
-            device: an awake device.
-
-        Returns:
-            Start, layer, end, device. None if it is free: the child does not fit here, or would start
-            earlier on another device. The device waits again if that one runs another layer first.
-        """
+        """What an awake device does next."""
         child, work_s = self._child[device], listing.problem.work_s[device]
         here_s = listing.start_s(child, device)
         if here_s is None:

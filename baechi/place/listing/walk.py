@@ -11,17 +11,7 @@ from baechi.place.problem import ANYWHERE, Problem
 
 
 def walk(problem: Problem, ledger: Ledger, choose: Callable[[int], int | None]) -> int | None:
-    """Place and run every layer.
-
-    Args:
-        problem: what is to be placed.
-        ledger: memory; groups that it has placed already stay there.
-        choose: where a layer whose group is not placed goes: a device that the ledger says it fits
-            on, or None.
-
-    Returns:
-        The layer that fits nowhere; None if all fit.
-    """
+    """Place and run every layer."""
     for layer, group in enumerate(problem.indexed.group_of):
         if ledger.device_of[group] == ANYWHERE:
             device = choose(layer)
@@ -35,14 +25,6 @@ def walk(problem: Problem, ledger: Ledger, choose: Callable[[int], int | None]) 
 
 
 def best_fit(problem: Problem, short_bytes: Callable[[int], int]) -> int | None:
-    """The device that would have the least left.
-
-    Args:
-        problem: what is to be placed.
-        short_bytes: returns how many bytes would be missing on a device; positive: it does not fit.
-
-    Returns:
-        A device, the first among equals; None if it fits nowhere.
-    """
+    """The device that would have the least left."""
     fitting = [(-short, device) for device in problem.devices if (short := short_bytes(device)) <= 0]
     return min(fitting)[1] if fitting else None

@@ -46,15 +46,7 @@ class _Weights:
 
 
 def cuts(problem: Problem, microbatches: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Cuts over some of the devices, in some orders, with some numbers of virtual stages.
-
-    Args:
-        problem: what is placed.
-        microbatches: how many.
-
-    Yields:
-        What it is, and by group its device. Without regard to pins, which come last.
-    """
+    """Cuts over some of the devices, in some orders, with some numbers of virtual stages."""
     weights, seen = _weights(problem), set()
     for order in _orders(problem, weights):
         for used in range(len(order), 0, -1):

@@ -54,18 +54,7 @@ def searched(
     *,
     keep: int = 2,
 ) -> list[Found]:
-    """Search from the best of some placements.
-
-    Args:
-        problem: what is placed.
-        judge: judges placements.
-        starts: placements with their names.
-        evaluations: how many more are judged.
-        keep: how many to return.
-
-    Returns:
-        The best that were seen, the best first; empty without starts.
-    """
+    """Search from the best of some placements."""
     found, shortest_s = list[Found](), inf
     for name, start in starts:
         found.append(Found(name, start, judge(start, shortest_s)))

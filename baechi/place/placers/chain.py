@@ -31,19 +31,7 @@ _FULLNESS = (1.0, 0.9, 0.8)
 
 
 def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Place stretches of the model on one device after the other; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices, in the order in which they are filled; some may stay empty.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-    """
+    """Place stretches of the model on one device after the other; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     stuck = 0
     for fullness in _FULLNESS:
@@ -86,15 +74,7 @@ class _Sums:
 
 
 def cut(problem: Problem, fullness: float = 1.0) -> list[int] | None:
-    """Find the best cut.
-
-    Args:
-        problem: what is to be placed.
-        fullness: the part of each device's memory that its stretch may fill.
-
-    Returns:
-        By group, its device; None if no cut fits.
-    """
+    """Find the best cut."""
     groups = len(problem.indexed.members)
     sums = _sums(problem)
     places = np.unique([round(i * groups / MOST_PLACES) for i in range(MOST_PLACES + 1)])

@@ -14,20 +14,7 @@ from baechi.records import Cluster, LayerGraph, Plan
 
 
 def even(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Cut the topological order into stretches of equal work; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices, in the order in which they get their stretches; a layer that does not fit
-            goes to the next.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan in topological order.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-    """
+    """Cut the topological order into stretches of equal work; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     ledger = open_ledger(problem)
     stuck = walk(problem, ledger, _Stretches(problem, ledger).choose)

@@ -24,19 +24,7 @@ from baechi.uncollected import uncollected
 
 @uncollected
 def m_etf(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Place by m-ETF; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan whose order is that of the schedule.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-    """
+    """Place by m-ETF; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     ledger = open_ledger(problem)
     listing = Listing(problem, ledger, ends_group_first)
@@ -48,13 +36,7 @@ def m_etf(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
 
 
 def ends_group_first(listing: Listing, layer: int, devices: list[int]) -> int:
-    """The device that would end a group of layers first.
-
-    Args:
-        listing: the schedule so far.
-        layer: the group's first layer, next to start.
-        devices: where all of the group fits.
-    """
+    """The device that would end a group of layers first."""
     problem, clock = listing.problem, listing.clock
     members = problem.indexed.members[problem.indexed.group_of[layer]]
 

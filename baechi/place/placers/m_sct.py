@@ -26,21 +26,7 @@ from baechi.uncollected import uncollected
 def m_sct(
     graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, threshold: float = THRESHOLD
 ) -> Plan:
-    """Place by m-SCT; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices.
-        optimizer: whose state counts in training.
-        threshold: the largest value of the linear program for an edge to a favourite child.
-
-    Returns:
-        A plan whose order is that of the schedule.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-        ValueError: the threshold is not between 0 and 1.
-    """
+    """Place by m-SCT; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     ledger = open_ledger(problem)
     found = favourites(problem, threshold)

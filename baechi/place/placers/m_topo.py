@@ -18,19 +18,7 @@ from baechi.uncollected import uncollected
 
 @uncollected
 def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Place by m-TOPO; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices, filled in their order.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan in topological order.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-    """
+    """Place by m-TOPO; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     cap = cap_bytes(problem)
     device_of = filled(problem, cap)
@@ -44,10 +32,6 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
 
 
 def cap_bytes(problem: Problem) -> float:
-    """The bytes of each device that m-TOPO fills.
-
-    Args:
-        problem: what is to be placed.
-    """
+    """The bytes of each device that m-TOPO fills."""
     sizes = [group.total_bytes for group in problem.group_bytes]
     return sum(sizes) / len(problem.cluster) + max(sizes, default=0)

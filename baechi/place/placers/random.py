@@ -23,19 +23,7 @@ class RandomPlacer:
     seed: int
 
     def __call__(self, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-        """Place at random, within memory; see `Placer`.
-
-        Args:
-            graph: the layer graph.
-            cluster: the devices.
-            optimizer: whose state counts in training.
-
-        Returns:
-            A plan in a random topological order.
-
-        Raises:
-            PlacementError: no plan was found that fits, not even by the fallback.
-        """
+        """Place at random, within memory; see `Placer`."""
         problem = Problem(graph, cluster, optimizer, apart=True)
         ledger = open_ledger(problem)
         chance = Random(self.seed)

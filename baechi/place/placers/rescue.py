@@ -34,19 +34,7 @@ _Found = tuple[Sequence[int], Sequence[int]] | None
 
 
 def rescue(problem: Problem, placer: str, stuck: int) -> Plan:
-    """Find a plan that fits where a placer found none.
-
-    Args:
-        problem: what is to be placed.
-        placer: the name of the placer.
-        stuck: the layer that fitted nowhere.
-
-    Returns:
-        A plan; its only candidate says what happened.
-
-    Raises:
-        PlacementError: no way places it.
-    """
+    """Find a plan that fits where a placer found none."""
     for name, way in (("packing", _packed), ("filling", _filled), ("one device", _whole)):
         found = way(problem)
         if found is not None:

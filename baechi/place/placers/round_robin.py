@@ -8,19 +8,7 @@ from baechi.records import Cluster, LayerGraph, Plan
 
 
 def round_robin(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Deal the groups to the devices in topological order; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices; a device where a group does not fit is skipped.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan in topological order.
-
-    Raises:
-        PlacementError: no plan was found that fits.
-    """
+    """Deal the groups to the devices in topological order; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     ledger = open_ledger(problem)
     turns = list(problem.devices)

@@ -8,20 +8,7 @@ from baechi.records import Cluster, LayerGraph, Plan
 
 
 def single(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
-    """Place all layers on one device; see `Placer`.
-
-    Args:
-        graph: the layer graph.
-        cluster: the devices; of those that hold everything, the fastest is taken, then the one with
-            most memory, then the first.
-        optimizer: whose state counts in training.
-
-    Returns:
-        A plan in topological order.
-
-    Raises:
-        PlacementError: no device holds everything, or layers are pinned to several.
-    """
+    """Place all layers on one device; see `Placer`."""
     problem = Problem(graph, cluster, optimizer)
     pinned = pinned_devices(problem)
     if len(pinned) > 1:
@@ -35,14 +22,7 @@ def single(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
 
 
 def fastest_that_holds_all(problem: Problem) -> int | None:
-    """The best device for everything.
-
-    Args:
-        problem: what is to be placed.
-
-    Returns:
-        A device; None if memory or pins leave none.
-    """
+    """The best device for everything."""
     needed_bytes, pinned = bytes_of_all(problem), pinned_devices(problem)
     allowed = pinned or list(problem.devices)
     holding = [d for d in allowed if problem.memory_bytes[d] >= needed_bytes and len(pinned) <= 1]

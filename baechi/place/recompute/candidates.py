@@ -52,14 +52,7 @@ class Candidate:
 
 
 def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
-    """Sets of modules that may run again, none inside of another.
-
-    Args:
-        graph: the layer graph, of training.
-
-    Returns:
-        Sets, the one that saves most in all first; in each, about the most bytes saved per second first.
-    """
+    """Sets of modules that may run again, none inside of another."""
     calls = calls_of(graph, callable_names(graph))
     every = [found for name in calls if (found := _candidate(graph, name, calls[name])) is not None]
     least_bytes = _LITTLE * max([one.saves_bytes for one in every], default=0.0)

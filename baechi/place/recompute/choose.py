@@ -33,23 +33,7 @@ def placed_with(
     alone: Place | None = None,
     together: bool = True,
 ) -> Plan:
-    """Place a graph, with modules that run again.
-
-    Args:
-        graph: the layer graph.
-        recompute: qualified names; `"auto"` takes as few as needed; None takes none.
-        place: places a graph.
-        quick: does so in little time, to see whether a graph fits.
-        alone: places a graph on one device; None where the devices are given.
-        together: see `recomputed`.
-
-    Returns:
-        A plan; its `recompute` says which modules.
-
-    Raises:
-        PlacementError: nothing that was found fits.
-        ValueError: an unknown name, or a module that cannot run twice.
-    """
+    """Place a graph, with modules that run again."""
     if recompute is None or (recompute == "auto" and not graph.training):
         return place(graph)
     if recompute != "auto":

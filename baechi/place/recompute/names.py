@@ -7,11 +7,7 @@ from baechi.records.graph import LayerGraph
 
 
 def callable_names(graph: LayerGraph) -> list[str]:
-    """The modules that were called: layers, and modules with layers inside; in code order.
-
-    Args:
-        graph: the layer graph.
-    """
+    """The modules that were called: layers, and modules with layers inside; in code order."""
     containers, found = frozenset(graph.graph.get("containers", ())), dict[str, None]()
     for node, costs in graph.placed_costs():
         if costs.kind == "layer" and not costs.unread:
@@ -23,19 +19,7 @@ def callable_names(graph: LayerGraph) -> list[str]:
 
 
 def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
-    """The modules that run again, from what a user says.
-
-    Args:
-        graph: the layer graph.
-        names: qualified names. A list of modules that is not called itself stands for those in it; what is
-            inside of another one is covered by it.
-
-    Returns:
-        Names of modules that were called, none inside of another.
-
-    Raises:
-        ValueError: an unknown name, or a module that cannot run twice.
-    """
+    """The modules that run again, from what a user says."""
     if not isinstance(names, Iterable):
         raise ValueError(
             f"recompute is {names!r}: it takes 'auto', or names of modules that run again in backward"
@@ -58,13 +42,7 @@ def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
 
 
 def why_not_twice(graph: LayerGraph, name: str, calls: Iterable[Sequence[str]]) -> str:
-    """Why a second run of a module would not compute what the first did; `""` if it would.
-
-    Args:
-        graph: the layer graph.
-        name: a module.
-        calls: the nodes of each of its calls.
-    """
+    """Why a second run of a module would not compute what the first did; `""` if it would."""
     for call in calls:
         inside = frozenset(call)
         for node in call:

@@ -49,19 +49,7 @@ _WORK, _FEWEST, _MOST = 50_000, 24, 400
 
 
 def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort: Effort) -> Pipeline:
-    """Place and order a step, with modules that run again.
-
-    Args:
-        graphs: by number of microbatches, the graph of one.
-        recompute: qualified names; None takes none. `"auto"` takes those with which the step is fastest:
-            none where more memory does not help. Numbers of microbatches are compared at once.
-        makers: place and order.
-        effort: how long to search.
-
-    Raises:
-        PlacementError: nothing that was found fits.
-        ValueError: an unknown name, or a module that cannot run twice.
-    """
+    """Place and order a step, with modules that run again."""
     sample = next(iter(graphs.values()))
     if recompute is None or not sample.training:
         return makers.within(graphs, effort)

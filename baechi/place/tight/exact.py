@@ -22,18 +22,7 @@ MOST_SIMULATIONS = 200_000
 def exact(
     problem: Problem, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS
 ) -> Evaluated:
-    """The placement and order with the shortest predicted step.
-
-    Args:
-        problem: what is to be placed; a dozen layers at most.
-        rehearse: predicts a step.
-        enough_s: a step that no plan can beat.
-        most: simulations at most.
-
-    Raises:
-        PlacementError: no placement keeps every device's memory.
-        ValueError: it would take more than `most` simulations.
-    """
+    """The placement and order with the shortest predicted step."""
     best: Evaluated | None = None
     tried, least = 0, least_bytes(problem)
     for bound_s, device_of in sorted(_placements(problem)):

@@ -46,16 +46,7 @@ HASTY = 10
 
 
 def fit(problem: Problem, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
-    """Find a placement that fits every device's memory.
-
-    Args:
-        problem: what is to be placed.
-        rehearse: predicts a step.
-        thorough: whether it may take seconds; otherwise a tenth of that.
-
-    Raises:
-        PlacementError: no placement exists, or none was found; the error says which, and why.
-    """
+    """Find a placement that fits every device's memory."""
     prove(problem)
     layers = max(1, len(problem.indexed))
     judge = Judge(problem, rehearse)

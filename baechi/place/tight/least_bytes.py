@@ -50,11 +50,7 @@ class LeastBytes(NamedTuple):
         return max(self.kept_bytes, self.always_bytes + max(self.moment_bytes, stepping))
 
     def with_other(self, other: "LeastBytes") -> "LeastBytes":
-        """The least bytes of two groups on one device.
-
-        Args:
-            other: another group.
-        """
+        """The least bytes of two groups on one device."""
         return LeastBytes(
             self.always_bytes + other.always_bytes,
             self.kept_bytes + other.kept_bytes,
@@ -67,11 +63,7 @@ class LeastBytes(NamedTuple):
 
 
 def least_bytes(problem: Problem) -> list[LeastBytes]:
-    """Compute the least bytes of each group.
-
-    Args:
-        problem: what is to be placed.
-    """
+    """Compute the least bytes of each group."""
     least = [of_members(problem, members) for members in problem.indexed.members]
     if problem.training and not problem.knows_host and _all_lead_to_last(problem):
         group, more = problem.indexed.group_of[-1], _last_bytes(problem)
@@ -80,22 +72,13 @@ def least_bytes(problem: Problem) -> list[LeastBytes]:
 
 
 def all_together(least: Sequence[LeastBytes]) -> int:
-    """The least bytes of all groups on all devices together, when forward is over or the optimizer steps.
-
-    Args:
-        least: the least bytes of each group.
-    """
+    """The least bytes of all groups on all devices together, when forward is over or the optimizer steps."""
     kept = sum([part.kept_bytes for part in least])
     return max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
 
 
 def of_members(problem: Problem, members: Sequence[int]) -> LeastBytes:
-    """Compute the least bytes of some layers that share a device.
-
-    Args:
-        problem: what is to be placed.
-        members: the layers.
-    """
+    """Compute the least bytes of some layers that share a device."""
     parts = [problem.footprints[layer] for layer in members]
     always = sum([part.always_bytes for part in parts])
     returned = [problem.footprints[layer].output_bytes for layer in members if _is_returned(problem, layer)]
@@ -120,12 +103,7 @@ def _kept_bytes(problem: Problem, layer: int) -> int:
 
 
 def moment_bytes(problem: Problem, layer: int) -> int:
-    """The least bytes on top of the permanent ones while a layer runs.
-
-    Args:
-        problem: what is to be placed.
-        layer: the layer.
-    """
+    """The least bytes on top of the permanent ones while a layer runs."""
     indexed, part = problem.indexed, problem.footprints[layer]
     sizes: dict[int, int] = {}
     for tensor in indexed.reads[layer]:
@@ -169,13 +147,7 @@ def _is_returned(problem: Problem, layer: int) -> bool:
 
 
 def least_peaks(problem: Problem, least: Sequence[LeastBytes], device_of: Sequence[int]) -> list[int]:
-    """A lower bound on each device's peak.
-
-    Args:
-        problem: what is placed.
-        least: by group.
-        device_of: by group, its device.
-    """
+    """A lower bound on each device's peak."""
     always, kept, gradient = ([0] * len(problem.devices) for _ in range(3))
     moment, update, largest = ([0] * len(problem.devices) for _ in range(3))
     for part, device in zip(least, device_of, strict=True):

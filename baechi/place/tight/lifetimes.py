@@ -31,12 +31,7 @@ class Lifetimes:
         self._uploads = [t for t, maker in enumerate(indexed.source) if maker == FROM_HOST]
 
     def __call__(self, device_of: Sequence[int], place: Sequence[int]) -> list[int]:
-        """Estimate how full each device gets.
-
-        Args:
-            device_of: by layer, its device.
-            place: by layer, its place in the order.
-        """
+        """Estimate how full each device gets."""
         turns, footprints = self._turns, self._problem.footprints
         changes = [[0] * (turns + 1) for _ in self._problem.devices]
         tops = [[0] * turns for _ in self._problem.devices]

@@ -13,15 +13,7 @@ _SHOWN = 4
 
 
 def prove(problem: Problem) -> None:
-    """Refuse a problem that no placement can fit.
-
-    Args:
-        problem: what is to be placed.
-
-    Raises:
-        PlacementError: a layer or group is larger than every device that it may lie on; or the layers
-            pinned to a device are larger than it; or all layers are larger than all devices together.
-    """
+    """Refuse a problem that no placement can fit."""
     least = least_bytes(problem)
     for group, part in enumerate(least):
         allowed = problem.devices if problem.pins[group] == ANYWHERE else [problem.pins[group]]

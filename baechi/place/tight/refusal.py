@@ -12,13 +12,7 @@ from baechi.units import format_bytes
 
 
 def no_room(problem: Problem, ledger: Ledger, layer: int) -> PlacementError:
-    """The error for a layer that fits on no device.
-
-    Args:
-        problem: what is to be placed.
-        ledger: memory, when the layer did not fit.
-        layer: the layer.
-    """
+    """The error for a layer that fits on no device."""
     indexed = problem.indexed
     group = indexed.group_of[layer]
     others = len(indexed.members[group]) - 1
@@ -41,13 +35,7 @@ def no_room(problem: Problem, ledger: Ledger, layer: int) -> PlacementError:
 
 
 def no_single_device(problem: Problem, devices: Sequence[int], needed_bytes: int) -> PlacementError:
-    """The error for a model that no device holds whole.
-
-    Args:
-        problem: what is to be placed.
-        devices: the devices where it may lie.
-        needed_bytes: the bytes that it needs on one of them.
-    """
+    """The error for a model that no device holds whole."""
     groups = [group.total_bytes for group in problem.group_bytes]
     largest = problem.indexed.names[problem.indexed.members[groups.index(max(groups))][0]]
     return refusal(
@@ -62,24 +50,14 @@ def no_single_device(problem: Problem, devices: Sequence[int], needed_bytes: int
 
 
 def none_of_all(problem: Problem, nearest: Evaluated) -> PlacementError:
-    """The error when every placement was tried.
-
-    Args:
-        problem: what is to be placed.
-        nearest: the one with the least excess over memory.
-    """
+    """The error when every placement was tried."""
     return _missed(
         problem, nearest, "no placement of these layers keeps every device's memory: all were tried"
     )
 
 
 def none_packed(problem: Problem, nearest: Evaluated) -> PlacementError:
-    """The error when the integer program has no solution.
-
-    Args:
-        problem: what is to be placed.
-        nearest: the simulated placement with the least excess over memory.
-    """
+    """The error when the integer program has no solution."""
     what = (
         "no placement of these layers keeps every device's memory: the integer program of it has no solution"
     )
@@ -87,13 +65,7 @@ def none_packed(problem: Problem, nearest: Evaluated) -> PlacementError:
 
 
 def not_found(problem: Problem, nearest: Evaluated, tries: int) -> PlacementError:
-    """The error when there may be a placement, and none was found.
-
-    Args:
-        problem: what is to be placed.
-        nearest: the one with the least excess over memory.
-        tries: how many were simulated.
-    """
+    """The error when there may be a placement, and none was found."""
     what = f"none of {tries} placements keeps every device's memory, though there may be one that does"
     return _missed(problem, nearest, what)
 
@@ -130,16 +102,7 @@ def refusal(
     short_bytes: Mapping[int, int],
     cure: str,
 ) -> PlacementError:
-    """An error with its numbers and cures.
-
-    Args:
-        problem: what is to be placed.
-        layer: the layer in question.
-        what: what is wrong, in a sentence.
-        free_bytes: by device in question, its free bytes.
-        short_bytes: by device, its missing bytes.
-        cure: a cure for this case; general ones are added.
-    """
+    """An error with its numbers and cures."""
     names, memory = problem.cluster.names, problem.memory_bytes
     found = {}
     for device, free in free_bytes.items():

@@ -70,12 +70,7 @@ class Judge:
         return self._nearest
 
     def __call__(self, device_of: Sequence[int], keys: Sequence[float]) -> Attempt:
-        """Simulate a placement.
-
-        Args:
-            device_of: by group, its device.
-            keys: by layer, its priority.
-        """
+        """Simulate a placement."""
         order = order_by(self.problem.followers, keys)
         known = self._known.get((tuple(device_of), tuple(order)))
         found = self._simulated(device_of, order) if known is None else known
@@ -107,15 +102,7 @@ class Repair:
         self._known: dict[_Placement, list[int]] = {}
 
     def run(self, start: Attempt, most: int) -> Attempt:
-        """Change a placement.
-
-        Args:
-            start: where to begin.
-            most: estimates at most.
-
-        Returns:
-            The first without excess, or the one with the least.
-        """
+        """Change a placement."""
         best, since = start, 0
         self._begin(start)
         for number in range(most):
@@ -194,12 +181,7 @@ class Repair:
 
 
 def excess_of(peaks: Sequence[int], limits: Sequence[int]) -> float:
-    """The sum of the peaks' excess over the limits, as fractions of the limits.
-
-    Args:
-        peaks: by device, in bytes.
-        limits: by device, in bytes.
-    """
+    """The sum of the peaks' excess over the limits, as fractions of the limits."""
     return sum([max(0, p - m) / max(1, m) for p, m in zip(peaks, limits, strict=True)])
 
 

@@ -14,12 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[str]:
-    """What is wrong with a cluster's names.
-
-    Args:
-        names: of its devices.
-        links: the ends of those of its links that are named.
-    """
+    """What is wrong with a cluster's names."""
     faults = [] if names else ["it has no devices"]
     if len(names) > MOST_DEVICES:
         faults.append(f"it has {len(names):,} devices: at most {MOST_DEVICES:,} are planned for")
@@ -32,15 +27,7 @@ def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[st
 
 
 def limited(devices: Sequence[Device], max_memory: Mapping[int | str, Size]) -> tuple[Device, ...]:
-    """The same devices with other memory; one that is given 0 is left out.
-
-    Args:
-        devices: the devices.
-        max_memory: see `Cluster.with_memory`.
-
-    Raises:
-        RecordError: a key is no device, a size is no size, or no device is left.
-    """
+    """The same devices with other memory; one that is given 0 is left out."""
     names = [device.name for device in devices]
     if not isinstance(max_memory, Mapping):
         raise RecordError(

@@ -33,20 +33,7 @@ _RATE = re.compile(r"(.+)/s")
 def read(
     text: object, memory: Memory = None, link: LinkLike = None
 ) -> tuple[tuple[Device, ...], Link] | None:
-    """The devices that a text lists, and the link between any two; see `Cluster.parse`.
-
-    Args:
-        text: such as `"4xA100-80GB"` or `"1xRTX-4090, 2xRTX-3090"`.
-        memory: memory of each; the datasheets' unless given.
-        link: see `link_of`.
-
-    Returns:
-        Devices and link; None if it is no such list, so the name of a cluster.
-
-    Raises:
-        ValueError: there is no such datasheet, size or link; or memory or link is given for a named cluster.
-        TypeError: it is no text.
-    """
+    """The devices that a text lists, and the link between any two; see `Cluster.parse`."""
     if not isinstance(text, (str, Path)):
         kind = type(text).__name__
         raise TypeError(f"cluster is of type {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
@@ -76,17 +63,7 @@ def _meant(text: str) -> str:
 
 
 def kinds_in(text: str) -> list[str] | None:
-    """The kind of each device that a text lists.
-
-    Args:
-        text: such as `"4xA100-80GB"` or `"1xRTX-4090, 2xRTX-3090"`.
-
-    Returns:
-        A kind for each device, in order; None if the text is no such list.
-
-    Raises:
-        ValueError: it lists none of a kind.
-    """
+    """The kind of each device that a text lists."""
     parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
     if not all(parts):
         return None
@@ -101,15 +78,7 @@ def kinds_in(text: str) -> list[str] | None:
 
 
 def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:
-    """The kind of each of n devices.
-
-    Args:
-        n: how many; None: as many as `like` lists.
-        like: one kind for all, or a kind for each.
-
-    Raises:
-        ValueError: n is below 1, or `like` lists another number of kinds.
-    """
+    """The kind of each of n devices."""
     count = (1 if isinstance(like, str) else len(like)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"a cluster of {count!r} devices: it needs at least 1")
@@ -124,18 +93,7 @@ def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:
 def devices_of(
     kinds: Sequence[str], prefix: str, memory: Memory = None, reserve: Reserve = 0
 ) -> tuple[Device, ...]:
-    """Devices of these kinds, with the rates of their datasheets.
-
-    Args:
-        kinds: the kind of each.
-        prefix: they are named `"prefix:0"`, `"prefix:1"` and so on.
-        memory: memory of each, bytes or text, or a sequence of one for each; None: the datasheet's.
-        reserve: what plans leave free of each.
-
-    Raises:
-        ValueError: a size is no size, there are not as many as devices, a kind has no datasheet, or the
-            reserve is more than a device has.
-    """
+    """Devices of these kinds, with the rates of their datasheets."""
     sizes: Sequence[Size | None]
     if memory is None or isinstance(memory, (int, float, str)):
         sizes = [memory] * len(kinds)
@@ -155,17 +113,7 @@ def devices_of(
 
 
 def link_of(link: LinkLike, kinds: Sequence[str]) -> Link:
-    """The link between devices.
-
-    Args:
-        link: a link; `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; None: the slowest of the devices'
-            usual ones.
-        kinds: the kind of each device.
-
-    Raises:
-        ValueError: there is no such link, or a device has none of that sort.
-        TypeError: it is neither.
-    """
+    """The link between devices."""
     if isinstance(link, Link):
         return link
     if link is not None and not isinstance(link, str):

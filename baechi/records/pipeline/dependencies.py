@@ -17,12 +17,7 @@ _FAR = 1000
 
 
 def comes_after(units: Units, task: Task) -> Iterator[tuple[Task, str]]:
-    """The tasks that come before a task, each with the reason.
-
-    Args:
-        units: the stages and runs.
-        task: any task.
-    """
+    """The tasks that come before a task, each with the reason."""
     phase, k, unit = task
     if k:
         yield Task(phase, k - 1, unit), "microbatches keep their order"
@@ -40,13 +35,7 @@ def comes_after(units: Units, task: Task) -> Iterator[tuple[Task, str]]:
 
 
 def described(units: Units, names: Sequence[str], task: Task) -> str:
-    """A task in words.
-
-    Args:
-        units: the stages and runs.
-        names: the cluster's devices.
-        task: a task that there is.
-    """
+    """A task in words."""
     of, unit, where = "", task.unit, names[units.device(task)]
     if task.phase == "backward" and unit >= units.whole:
         of, unit = " of weights", units.weights_of[unit - units.whole]
@@ -57,17 +46,7 @@ def described(units: Units, names: Sequence[str], task: Task) -> str:
 def order_faults(
     units: Units, names: Sequence[str], microbatches: int, order: Sequence[Task]
 ) -> tuple[str, ...]:
-    """What keeps an order from running: every task once, each after all that it comes after.
-
-    Args:
-        units: the stages and runs.
-        names: the cluster's devices.
-        microbatches: how many.
-        order: one list for the host.
-
-    Returns:
-        Sentences with both positions; of many, the first twenty.
-    """
+    """What keeps an order from running: every task once, each after all that it comes after."""
     faults = once_faults(units, names, microbatches, order)
     place = {task: position for position, task in enumerate(order)} if not faults else {}
     for task, position in place.items():
@@ -82,14 +61,7 @@ def order_faults(
 
 
 def once_faults(units: Units, names: Sequence[str], microbatches: int, tasks: Iterable[Task]) -> list[str]:
-    """Which tasks are missing, twice or unknown.
-
-    Args:
-        units: the stages and runs.
-        names: the cluster's devices.
-        microbatches: how many.
-        tasks: what there is.
-    """
+    """Which tasks are missing, twice or unknown."""
     tasks = list(tasks)
     needed = microbatches * len(units.unit_devices)
     if needed > _FAR * (len(tasks) + 1):  # so many sentences would be no help, nor have room
@@ -110,14 +82,7 @@ def once_faults(units: Units, names: Sequence[str], microbatches: int, tasks: It
 def limit_faults(
     units: Units, names: Sequence[str], order: Sequence[Task], limits: Mapping[str, int]
 ) -> list[str]:
-    """Where an order has more microbatches in flight on a device than its limit.
-
-    Args:
-        units: the stages and runs.
-        names: the cluster's devices.
-        order: a list that can run.
-        limits: by device's name, how many may be in flight.
-    """
+    """Where an order has more microbatches in flight on a device than its limit."""
     most = in_flight(units, len(names), order)
     return [
         f"{most[number]} microbatches are in flight on {name}, and its limit is {limits[name]}"
@@ -127,13 +92,7 @@ def limit_faults(
 
 
 def in_flight(units: Units, devices: int, order: Sequence[Task]) -> list[int]:
-    """The most microbatches that are in flight on each device: begun there, and not over.
-
-    Args:
-        units: the stages and runs.
-        devices: how many there are.
-        order: a list that can run.
-    """
+    """The most microbatches that are in flight on each device: begun there, and not over."""
     left: dict[tuple[int, int], int] = {}
     for task in order:
         key = units.device(task), task.microbatch

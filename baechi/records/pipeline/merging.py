@@ -21,22 +21,7 @@ def merged(
     *,
     keeps_lines: bool = True,
 ) -> tuple[Task, ...]:
-    """One list for the host from one list for each device.
-
-    Args:
-        units: the stages and runs.
-        names: the cluster's devices.
-        microbatches: how many.
-        lines: by device, its tasks in order.
-        start_s: when each starts; among tasks that may come next, the one that the earliest start waits for
-            does. Unless given, the one that stands nearest to the beginning of its device's list.
-        keeps_lines: whether each device keeps its order. If not, a task goes first if later code
-            waits for it.
-
-    Raises:
-        PlanError: a task is missing, twice or on another device; or the lists, the data and the code
-            contradict each other: the circle is told with positions.
-    """
+    """One list for the host from one list for each device."""
     place = {
         task: (device, position) for device, line in enumerate(lines) for position, task in enumerate(line)
     }

@@ -31,11 +31,7 @@ class Placeable:
 
     @classmethod
     def of(cls, graph: LayerGraph) -> "Placeable":
-        """Look at a graph.
-
-        Args:
-            graph: the layer graph.
-        """
+        """Look at a graph."""
         names, costs = graph.code_order(), dict(graph.placed_costs())
         place = {name: number for number, name in enumerate(names) if not costs[name].on_host}
         found: dict[tuple[int, int], bool] = {}
@@ -59,11 +55,7 @@ class Placeable:
         )
 
     def units(self, device_of: Sequence[int]) -> Units:
-        """The stages and runs of a placement.
-
-        Args:
-            device_of: by node, its device.
-        """
+        """The stages and runs of a placement."""
         pairs = zip(device_of, self.on_host, strict=True)
         where = [NOWHERE if on_host else device for device, on_host in pairs]
         units = Units.of(self.edges, self.graded, where, training=self.training)
@@ -73,11 +65,7 @@ class Placeable:
 
 
 def units_of(plan: Plan) -> Units:
-    """The stages and runs of a plan. Functional ops that read only inputs run on the host, in none of them.
-
-    Args:
-        plan: the plan.
-    """
+    """The stages and runs of a plan. Functional ops that read only inputs run on the host."""
     graph = Placeable.of(plan.graph)
     devices = {name: index for index, name in enumerate(plan.cluster.names)}
     return graph.units([devices[plan.device_of[name]] for name in graph.names])

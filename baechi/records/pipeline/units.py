@@ -41,14 +41,7 @@ class Task(NamedTuple):
 
 
 def tasks_of(given: Iterable[Sequence[Any]]) -> tuple[Task, ...]:
-    """Tasks from what people and files write.
-
-    Args:
-        given: triples `(phase, microbatch, unit)`.
-
-    Raises:
-        PlanError: something is no triple; the first is named.
-    """
+    """Tasks from what people and files write."""
     found = []
     for position, one in enumerate(given):
         if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != len(Task._fields):
@@ -123,14 +116,7 @@ class Units:
         *,
         training: bool,
     ) -> "Units":
-        """Divide placed nodes into stages and runs.
-
-        Args:
-            edges: pairs of nodes, the first before the second in code order; sorted.
-            graded: those along which a gradient comes back.
-            device_of: by node, its device; `NOWHERE` on the host, where no edges lead.
-            training: whether there is a backward.
-        """
+        """Divide placed nodes into stages and runs."""
         depths = zip(*_depths(edges, device_of), strict=True)
         stages: dict[tuple[int, int, int], int] = {}
         stage_of_run: list[int] = []
@@ -167,11 +153,7 @@ class Units:
         )
 
     def with_weights_apart(self, weighted: Sequence[bool]) -> "Units":
-        """The same with one more stage for the weights of each stage that another one waits for.
-
-        Args:
-            weighted: by node, whether a part of its backward is for its weights alone.
-        """
+        """The same with one more stage for the weights of each stage that another one waits for."""
         awaited = {stage for before in self.backward_after for stage in before}
         own = {self.stage_of_run[run] for run, some in zip(self.run_of, weighted, strict=True) if some}
         stages = tuple(sorted(own & awaited))
@@ -201,38 +183,22 @@ class Units:
         return {stage: self.whole + number for number, stage in enumerate(self.weights_of)}
 
     def device(self, task: Task) -> int:
-        """The device of a task.
-
-        Args:
-            task: any task.
-        """
+        """The device of a task."""
         return self.device_of[self.stage_of_run[task.unit] if task.phase == "forward" else task.unit]
 
     def number(self, task: Task) -> int:
-        """The number of a task: microbatch by microbatch, runs before stages.
-
-        Args:
-            task: any task.
-        """
+        """The number of a task: microbatch by microbatch, runs before stages."""
         place = task.unit + (len(self.stage_of_run) if task.phase == "backward" else 0)
         return task.microbatch * len(self.unit_devices) + place
 
     def task(self, number: int) -> Task:
-        """The task of a number.
-
-        Args:
-            number: see `number`.
-        """
+        """The task of a number."""
         microbatch, place = divmod(number, len(self.unit_devices))
         stage = place - len(self.stage_of_run)
         return Task("forward", microbatch, place) if stage < 0 else Task("backward", microbatch, stage)
 
     def tasks(self, microbatches: int) -> Iterator[Task]:
-        """Every task of a step, microbatch after microbatch, in an order that can run.
-
-        Args:
-            microbatches: how many.
-        """
+        """Every task of a step, microbatch after microbatch, in an order that can run."""
         for microbatch in range(microbatches):
             for run in range(len(self.stage_of_run)):
                 yield Task("forward", microbatch, run)

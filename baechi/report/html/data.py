@@ -16,11 +16,7 @@ CAUSES: tuple[Cause, ...] = ("start", "data", "queue", "turn")
 
 
 def page_data(facts: Facts) -> dict[str, Any]:
-    """The data of all pictures of a page.
-
-    Args:
-        facts: of a plan.
-    """
+    """The data of all pictures of a page."""
     plan = facts.plan
     names = list(plan.graph)
     timelines = [_timeline("predicted", facts, plan.timeline, facts.path, names)]
@@ -40,11 +36,7 @@ def page_data(facts: Facts) -> dict[str, Any]:
 
 
 def us(seconds: float) -> float:
-    """Microseconds, to the nanosecond.
-
-    Args:
-        seconds: of a timeline.
-    """
+    """Microseconds, to the nanosecond."""
     return round(seconds * 1e6, 3)
 
 
@@ -122,12 +114,7 @@ def _timeline(
 
 
 def numbered_rows(plan: Plan, timeline: Timeline) -> tuple[list[dict[str, Any]], list[int]]:
-    """The rows of a timeline by device, and by span the number of its row.
-
-    Args:
-        plan: with the devices.
-        timeline: of it.
-    """
+    """The rows of a timeline by device, and by span the number of its row."""
     rows = _rows(plan, timeline)
     numbers = {row: number for number, row in enumerate(rows)}
     shown = [{"device": _number(plan, device), "name": device, "what": what} for device, what in rows]

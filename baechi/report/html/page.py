@@ -32,15 +32,7 @@ _LEGEND = {
 
 
 def to_html(plan: Plan, measured: Timeline | None = None) -> str:
-    """The report on a plan as a page: one text, that needs no other file and no network.
-
-    Args:
-        plan: the plan; it is simulated if it was not yet.
-        measured: a step of it that was run, to be shown beside.
-
-    Returns:
-        HTML.
-    """
+    """The report on a plan as a page: one text, that needs no other file and no network."""
     facts = Facts(plan, measured)
     return page(
         title=f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step",

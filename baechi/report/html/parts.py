@@ -31,22 +31,7 @@ def page(
     data: object,
     scripts: Sequence[str],
 ) -> str:
-    """A page: one text, that needs no other file and no network.
-
-    Args:
-        title: of the window.
-        model: the model's name.
-        headline: below it.
-        readings: what stands out, and the rest of each paragraph.
-        figures: those that one looks for first.
-        tables: below the pictures.
-        legend: of the timeline, by class of its key.
-        style: rules beside those of `style.css`.
-        memory: what the pictures of memory show, in a sentence or two.
-        layers: the section with the layer graph, as HTML.
-        data: what the scripts draw.
-        scripts: their files, in order.
-    """
+    """A page: one text, that needs no other file and no network."""
     return Template(read("page.html")).substitute(
         title=_text(title),
         style=read("style.css") + style,
@@ -66,12 +51,7 @@ def page(
 
 
 def memory_explained(training: bool, *, ahead: bool) -> str:
-    """What the pictures of memory show.
-
-    Args:
-        training: whether the step has a backward.
-        ahead: whether memory is taken when the host issues a kernel, not when the device runs it.
-    """
+    """What the pictures of memory show."""
     what = "What each device holds at each moment of the step, as high as its peak"
     if ahead:
         return (
@@ -83,21 +63,12 @@ def memory_explained(training: bool, *, ahead: bool) -> str:
 
 
 def read(name: str) -> str:
-    """The text of a file of this room.
-
-    Args:
-        name: the file's.
-    """
+    """The text of a file of this room."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def colours(letter: str, hues: Sequence[int]) -> str:
-    """A class for each hue; how light and strong it is depends on the theme.
-
-    Args:
-        letter: the classes are this, and a number.
-        hues: in degrees.
-    """
+    """A class for each hue; how light and strong it is depends on the theme."""
     lines = [f"  --hue-{letter}{number}: {hue};" for number, hue in enumerate(hues)]
     rules = [
         f".{letter}{n} {{ --device: oklch(var(--light) var(--chroma) var(--hue-{letter}{n})); }}"
@@ -107,11 +78,7 @@ def colours(letter: str, hues: Sequence[int]) -> str:
 
 
 def hues_of_devices(devices: int) -> list[int]:
-    """Hues that are far apart, one a device.
-
-    Args:
-        devices: how many.
-    """
+    """Hues that are far apart, one a device."""
     return [_HUES[n] if n < len(_HUES) else round(n * _GOLDEN_ANGLE) % 360 for n in range(devices)]
 
 

@@ -13,11 +13,7 @@ _DATA, _QUEUE = 1, 2
 
 
 def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:
-    """The data of all pictures of a page.
-
-    Args:
-        pipeline: any.
-    """
+    """The data of all pictures of a page."""
     timeline, cluster = pipeline.timeline, pipeline.plan.cluster
     spans = list(timeline.spans)
     names = list(dict.fromkeys([span.layer for span in spans]))

@@ -26,15 +26,7 @@ _LEGEND = {
 
 
 def pipeline_to_html(pipeline: Pipeline, measured: Timeline | None = None) -> str:
-    """The report on a pipeline as a page: one text, that needs no other file and no network.
-
-    Args:
-        pipeline: any; it is simulated if it was not yet.
-        measured: a step of it that was run; the headline has it beside.
-
-    Returns:
-        HTML.
-    """
+    """The report on a pipeline as a page: one text, that needs no other file and no network."""
     facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
     number = pipeline.microbatches

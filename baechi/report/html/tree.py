@@ -56,13 +56,7 @@ class Branch:
 
 
 def tree(graph: LayerGraph, names: Sequence[str], device_of: Mapping[str, str]) -> Branch:
-    """The tree of a graph's nodes, with what is open at first.
-
-    Args:
-        graph: the layer graph.
-        names: its nodes; a layer's index is its place here.
-        device_of: device by node; inputs have none.
-    """
+    """The tree of a graph's nodes, with what is open at first."""
     root = Branch("", "")
     modules = {"": root}
     for index, name in enumerate(names):

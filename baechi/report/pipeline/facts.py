@@ -244,9 +244,5 @@ class PipelineFacts:
 
 
 def fullest(tried: OrderTried) -> int:
-    """The bytes of the fullest device.
-
-    Args:
-        tried: an order that was tried.
-    """
+    """The bytes of the fullest device."""
     return max(tried.peak_bytes.values(), default=0)

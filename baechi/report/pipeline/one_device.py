@@ -9,15 +9,7 @@ from baechi.report.fewer_devices import OneDevice
 
 
 def on_one_device(pipeline: Pipeline) -> OneDevice | None:
-    """Simulate the same microbatches on one device.
-
-    Args:
-        pipeline: any.
-
-    Returns:
-        The best device of those that hold the step; if none does, the one that is short of the fewest bytes.
-        None if layers are pinned to several.
-    """
+    """Simulate the same microbatches on one device."""
     found = []
     kinds = {(one.kind, one.speed, one.memory_bytes): one for one in reversed(pipeline.plan.cluster.devices)}
     for device in reversed(kinds.values()):

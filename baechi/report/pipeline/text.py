@@ -30,12 +30,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def render_pipeline(pipeline: Pipeline, measured: Timeline | None = None) -> RenderableType:
-    """The report on a pipeline, for a `rich` console.
-
-    Args:
-        pipeline: any; it is simulated if it was not yet.
-        measured: a step of it that was run, to be shown beside.
-    """
+    """The report on a pipeline, for a `rich` console."""
     facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
     lines = [
@@ -58,24 +53,14 @@ def render_pipeline(pipeline: Pipeline, measured: Timeline | None = None) -> Ren
 
 
 def pipeline_to_text(pipeline: Pipeline, measured: Timeline | None = None, *, width: int = 110) -> str:
-    """The report on a pipeline as plain text.
-
-    Args:
-        pipeline: any.
-        measured: a step of it that was run, to be shown beside.
-        width: columns.
-    """
+    """The report on a pipeline as plain text."""
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline, measured))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def headline(facts: PipelineFacts) -> str:
-    """What was ordered, and how long the step takes.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """What was ordered, and how long the step takes."""
     pipeline, plan = facts.pipeline, facts.pipeline.plan
     number = pipeline.microbatches
     return (
@@ -90,21 +75,13 @@ def headline(facts: PipelineFacts) -> str:
 
 
 def tables(facts: PipelineFacts) -> list[Table]:
-    """All tables, in the order in which one reads them.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """All tables, in the order in which one reads them."""
     found = [*against_unsplit(facts), devices(facts)]
     return [*found, orders(facts), front(facts)] if facts.pipeline.tried else found
 
 
 def devices(facts: PipelineFacts) -> Table:
-    """Where each device's time goes, and how full it is.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """Where each device's time goes, and how full it is."""
     rows = []
     shown, rest = most(facts.devices, lambda device: device.busy_s)
     for device in shown:
@@ -118,11 +95,7 @@ def devices(facts: PipelineFacts) -> Table:
 
 
 def orders(facts: PipelineFacts) -> Table:
-    """The fastest order of each rule.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """The fastest order of each rule."""
     rows = [
         (
             tried.rule,
@@ -138,11 +111,7 @@ def orders(facts: PipelineFacts) -> Table:
 
 
 def front(facts: PipelineFacts) -> Table:
-    """Memory against time: the orders that nothing beats in both.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """Memory against time: the orders that nothing beats in both."""
     slowest_s = max([tried.step_s for tried in facts.front])
     unit = binary_unit(max(map(fullest, facts.front)))
     rows = []
@@ -154,11 +123,7 @@ def front(facts: PipelineFacts) -> Table:
 
 
 def picture(facts: PipelineFacts) -> str:
-    """The step as a line for each device: a letter a microbatch, small in forward and large in backward.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """The step as a line for each device: a letter a microbatch, small in forward and large in backward."""
     shown, rest = most(facts.devices, lambda device: device.busy_s)
     names = [shortened(printable(device.name), _NAME) for device in shown]
     width = max(map(len, names), default=0)

@@ -24,14 +24,7 @@ _BOUNDS = {
 
 
 def against_unsplit(facts: PipelineFacts) -> list[Table]:
-    """The pipeline and the plan without microbatches in two columns, and what they are good for.
-
-    Args:
-        facts: of a pipeline.
-
-    Returns:
-        One table; none if the plan without microbatches is not known, and there is nothing to say.
-    """
+    """The pipeline and the plan without microbatches in two columns, and what they are good for."""
     pipeline, plan = facts.pipeline, facts.pipeline.unsplit
     told = verdict(facts)
     if plan is None:
@@ -57,11 +50,7 @@ def against_unsplit(facts: PipelineFacts) -> list[Table]:
 
 
 def verdict(facts: PipelineFacts) -> str:
-    """Where the microbatches gain no time: that, why, and what to do; empty where they gain.
-
-    Args:
-        facts: of a pipeline.
-    """
+    """Where the microbatches gain no time: that, why, and what to do; empty where they gain."""
     pipeline, plan = facts.pipeline, facts.pipeline.unsplit
     number = pipeline.microbatches
     if number == 1:

@@ -21,11 +21,7 @@ _LIMITS: dict[Bound, str] = {
 
 
 def pipeline_verdict(facts: PipelineFacts) -> str:
-    """One sentence on a pipeline.
-
-    Args:
-        facts: of it.
-    """
+    """One sentence on a pipeline."""
     pipeline, step_s = facts.pipeline, facts.step_s
     if not step_s:
         return "Nothing takes time in this step."
@@ -39,14 +35,7 @@ def pipeline_verdict(facts: PipelineFacts) -> str:
 
 
 def bound_s(pipeline: Pipeline) -> float:
-    """A time that no order of a pipeline's tasks can beat.
-
-    Args:
-        pipeline: any.
-
-    Returns:
-        Seconds.
-    """
+    """A time that no order of a pipeline's tasks can beat."""
     plan, number = pipeline.plan, pipeline.microbatches
     if number == 1:
         return float(lazy_import("shortest_step_s")(plan.graph, plan.cluster))

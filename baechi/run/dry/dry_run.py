@@ -45,26 +45,7 @@ def dry_run(
     reorder: Reorder = True,
     microbatches: Microbatches | None = None,
 ) -> Timeline:
-    """Run a plan without values.
-
-    Args:
-        model: the model that the plan is for; left exactly as found.
-        inputs: arguments of a call.
-        plan: the plan. If its cluster is real, the run emulates it.
-        optimizer: its name, or an optimizer of the model, of which a new one like it is made.
-        steps: how many steps run; the first one makes the optimizer's state.
-        reorder: as `assign` takes it.
-        microbatches: how the step is split, as `assign` takes it.
-
-    Returns:
-        The timeline of the last step. Where a device is too small, its peak is above its memory.
-
-    Raises:
-        DryRunError: the model's code needs values that are not known.
-        BaechiError: the model is distributed already.
-        PlanError: the plan is of another model, or runs a module again that does not compute the same twice.
-        ValueError: an unknown optimizer, or `steps` below 1.
-    """
+    """Run a plan without values."""
     refuse_distributed(model)
     if isinstance(optimizer, str):
         optimizer_costs(optimizer)  # raises for an unknown name, and lists the known ones

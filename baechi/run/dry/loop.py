@@ -19,13 +19,7 @@ Optimizer = str | torch.optim.Optimizer | None
 
 
 def infer(model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Call a model without gradients.
-
-    Args:
-        model: the model.
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
+    """Call a model without gradients."""
     with torch.no_grad():
         model(*args, **kwargs)
 
@@ -33,15 +27,7 @@ def infer(model: nn.Module, args: Any, kwargs: Any) -> None:
 def train(
     model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None, *, accumulate: bool
 ) -> None:
-    """Forward, backward from the losses, and the optimizer's step.
-
-    Args:
-        model: the model.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        optimizer: of the model's weights; None leaves the optimizer's step out.
-        accumulate: whether gradients of earlier steps stay, and new ones are added to them.
-    """
+    """Forward, backward from the losses, and the optimizer's step."""
     if not accumulate:
         model.zero_grad()
     outputs = model(*args, **kwargs)  # held until the step is over, as training loops do
@@ -52,17 +38,7 @@ def train(
 
 
 def losses_of(outputs: Any) -> list[torch.Tensor]:
-    """Where backward starts: the losses (`losses_among`), and the sum of each larger output among them.
-
-    Args:
-        outputs: what a model returned; they may lie on several devices.
-
-    Returns:
-        Tensors without dimensions.
-
-    Raises:
-        DryRunError: no output requires a gradient.
-    """
+    """Where backward starts: the losses (`losses_among`), and the sum of each larger output among them."""
     losses = [tensor for tensor in losses_among(outputs) if tensor.is_floating_point()]
     if not losses:
         raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")
@@ -79,16 +55,7 @@ def _number(loss: torch.Tensor) -> torch.Tensor:
 def optimizer_for(
     optimizer: Optimizer, model: nn.Module, *, foreach: bool | None
 ) -> torch.optim.Optimizer | None:
-    """A new optimizer of a model.
-
-    Args:
-        optimizer: its name, or an optimizer to take class and options from; it is not changed.
-        model: the model.
-        foreach: passed to the optimizer's class where only its name is given; None lets torch choose.
-
-    Raises:
-        DryRunError: no such optimizer can be made.
-    """
+    """A new optimizer of a model."""
     if optimizer is None:
         return None
     try:

@@ -20,12 +20,7 @@ from baechi.uncollected import only_new_ones
 
 @contextmanager
 def prepared_for_dry_run(model: nn.Module, *, gpus: bool) -> Iterator[None]:
-    """Prepare the process for a dry run, and put back all that it changes.
-
-    Args:
-        model: the model that runs.
-        gpus: whether operators keep for backward what they would keep on GPUs.
-    """
+    """Prepare the process for a dry run, and put back all that it changes."""
     with ExitStack() as stack:
         stack.callback(spoil_survivors)  # last, with the whole heap in sight
         stack.callback(torch.clear_autocast_cache)  # it would keep valueless casts of weights

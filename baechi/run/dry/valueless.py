@@ -26,14 +26,7 @@ from baechi.torchlib.tensors.swap_memory import exchange
 
 @contextmanager
 def valueless_weights(model: nn.Module) -> Iterator[None]:
-    """Within this context, a model's weights have no values and no gradients.
-
-    Args:
-        model: the model. Its weights may be on any device, `meta` included.
-
-    Raises:
-        DryRunError: a weight is not a dense tensor.
-    """
+    """Within this context, a model's weights have no values and no gradients."""
     _refuse_not_dense(weights_of(model).values())
     tables = [buffer_table(module) for module in model.modules()]
     buffers = [dict(table) for table in tables]
@@ -92,11 +85,7 @@ def _put_back(table: Any, found: dict[str, Any]) -> None:
 
 
 def valueless_inputs(inputs: Any) -> Any:
-    """Inputs without values, except small ones, which are copied: what follows from them alone is known.
-
-    Args:
-        inputs: tensors, nested in lists, tuples and dicts. One that is given twice stays one.
-    """
+    """Inputs without values, except small ones, which are copied: what follows from them alone is known."""
     known: dict[int, torch.Tensor] = {}
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:

@@ -35,11 +35,7 @@ turn wait for this thread."""
 
 
 def keep_generators(backend: AbstractBackend) -> None:
-    """Make checkpointing save the generators of a cluster's devices, as long as the cluster is in use.
-
-    Args:
-        backend: the cluster's devices.
-    """
+    """Make checkpointing save the generators of a cluster's devices, as long as the cluster is in use."""
     if backend.generators():
         _in_use.add(backend)
         CHECKPOINT_STATES.put(_get_device_states)

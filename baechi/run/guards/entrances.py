@@ -35,11 +35,7 @@ _open_steps: dict[object, GlueMode] = {}
 
 @contextmanager
 def entrances_watched(mode: GlueMode) -> Iterator[None]:
-    """Within this context, the patched entry points launch deferred arguments.
-
-    Args:
-        mode: the step's glue mode, which is on while the model's own code runs (not inside layers).
-    """
+    """Within this context, the patched entry points launch deferred arguments."""
     step = object()
     try:
         with _lock:
@@ -72,12 +68,7 @@ def _mode_here() -> GlueMode | None:
 
 
 def force_seen(values: Any, reason: str) -> None:
-    """Launch what some values wait for, since code that function modes do not see reads them.
-
-    Args:
-        values: anything; tensors are found in lists, tuples and dicts.
-        reason: which code reads them.
-    """
+    """Launch what some values wait for, since code that function modes do not see reads them."""
     mode = _mode_here()
     if mode is not None and mode.step.reorder is not None:
         mode.step.reorder.launch_all(reason)
@@ -129,12 +120,7 @@ def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_a_step(region: Any, *, wholes: bool = False) -> Any:
-    """Wrap a checkpointed region, so that its second run, in backward, is in a step from its first op on.
-
-    Args:
-        region: the region.
-        wholes: whether backward starts at its results, which have to be joined then.
-    """
+    """Wrap a checkpointed region, so that its second run, in backward, is in a step from its first op on."""
     mode = _mode_here()
     if mode is None:
         return region

@@ -14,15 +14,7 @@ _SHARDED = frozenset(["FullyShardedDataParallel", "FSDPModule"])
 
 
 def refuse_foreign(model: Any) -> None:
-    """Raise if a model, or a part of it, is no module whose code and weights baechi can take over.
-
-    Args:
-        model: what the user gave.
-
-    Raises:
-        TypeError: it is no module.
-        BaechiError: it is scripted, traced, parallel or sharded already, or has weights without a shape.
-    """
+    """Raise if a model, or a part of it, is no module whose code and weights baechi can take over."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {_in_words(model)}: it has to be a torch.nn.Module{_instead_of(model)}")
     if isinstance(model, torch.jit.ScriptModule):

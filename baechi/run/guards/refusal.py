@@ -26,11 +26,6 @@ def refuse_moves(model: nn.Module, devices: Mapping[str, str], device_map: Mappi
 
     Where all layers lie on one device, and functional ops elsewhere, `model.to` with that device does
     nothing: trainers call it. They read a map of one entry as none, so the model shows them one by layers.
-
-    Args:
-        model: the root of a distributed model.
-        devices: by layer.
-        device_map: the same with as few entries as possible.
     """
     together = len(set(devices.values())) == 1
     for name in _MOVERS:
@@ -52,14 +47,7 @@ def refuse_scripting(model: nn.Module) -> None:
 
 
 def refuse_tracing(model: nn.Module) -> None:
-    """Raise if calls are being traced: the trace would contain transfers to fixed devices.
-
-    Args:
-        model: a distributed model, or a part of it, that is called.
-
-    Raises:
-        BaechiError: calls are being traced.
-    """
+    """Raise if calls are being traced: the trace would contain transfers to fixed devices."""
     if is_tracing() or torch.compiler.is_exporting() or (dispatch_mode_count() and makes_fx_graph()):
         _refuse_tracing(model)
 
@@ -73,11 +61,7 @@ def _refuse_tracing(model: nn.Module) -> NoReturn:
 
 
 def tell_compiled(model: nn.Module) -> None:
-    """Warn that compiling a distributed model as a whole has no effect.
-
-    Args:
-        model: a distributed model that is called, and that was compiled.
-    """
+    """Warn that compiling a distributed model as a whole has no effect."""
     warnings.warn(
         f"this {type(model).__name__} is distributed: torch.compile of the whole model has no effect, it "
         "runs as it was written; compile its layers before baechi.distribute instead",

@@ -20,14 +20,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: ModelRuntime) -> None:
-    """Let a Function's backward run in a step, and move the gradients it returns to its inputs' devices.
-
-    Args:
-        function: the `autograd.Function`.
-        given: the arguments of its `apply`.
-        result: what `apply` returned.
-        runtime: the runtime of the model whose code calls the function.
-    """
+    """Let a Function's backward run in a step, and move the gradients it returns to its inputs' devices."""
     backend = runtime.backend
     input_devices = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
     if not any(input_devices):

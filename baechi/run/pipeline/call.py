@@ -71,21 +71,6 @@ def call_pipelined(
     """Call a model whose step is split into microbatches.
 
     Without gradients nothing needs microbatches: a call that cannot be split runs whole, which is said once.
-
-    Args:
-        model: the model.
-        runtime: its runtime.
-        microbatches: how its step is split.
-        whole: calls the model in one step.
-        inputs: what it is called with; `target` is for the loss, if it is computed here.
-        compiled: runs microbatches as programs; None runs them as the model's code is written.
-
-    Returns:
-        What the model returns for the whole batch.
-
-    Raises:
-        ValueError: the batch cannot be split.
-        BaechiError: it is called in a way that microbatches cannot follow; see `refusals`.
     """
     with microbatches.alone:
         if runs_unsplit(model):
@@ -202,11 +187,7 @@ class _Call:
         self.ending = Ending(self._backend, self._lanes, self._waiting, self._kept)
 
     def run(self) -> Any:
-        """Run what the call has to run.
-
-        Returns:
-            What the model returns for the whole batch.
-        """
+        """Run what the call has to run."""
         # another thread may train the model while this one evaluates it: gradients are left alone then
         adding = self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
         with adding, self._running():

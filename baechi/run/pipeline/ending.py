@@ -32,17 +32,7 @@ class Ending:
     has_failed: bool = False
 
     def after(self, run: Callable[[], Result]) -> Result:
-        """Run something of the call, then end it.
-
-        Args:
-            run: what to run.
-
-        Returns:
-            What it returned.
-
-        Raises:
-            BaseException: what it raised, or a signal's handler meanwhile.
-        """
+        """Run something of the call, then end it."""
         try:
             try:
                 self.has_failed = True

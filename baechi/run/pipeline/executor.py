@@ -98,11 +98,6 @@ class Executor:
         """Run tasks in their order, then the backwards of parts that no task stands for.
 
         After an error a microbatch's world stays: `Ending` puts all back.
-
-        Args:
-            tasks: each after those that it depends on.
-            going_back: the microbatches whose backwards are among the tasks; read when these are over.
-            seed: called with a microbatch before each of its backwards.
         """
         units = self._units
         for task in tasks:
@@ -185,12 +180,7 @@ def _note(error: BaseException, microbatch: int, phase: str) -> None:
 
 
 def given_at(backend: AbstractBackend, exits: list[Exit]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-    """Where backward begins, and with which gradients: those that came in at exits.
-
-    Args:
-        backend: the devices.
-        exits: they are emptied.
-    """
+    """Where backward begins, and with which gradients: those that came in at exits."""
     edges: list[GradientEdge] = []
     grads: list[torch.Tensor] = []
     for exit in exits:
@@ -206,12 +196,7 @@ def given_at(backend: AbstractBackend, exits: list[Exit]) -> tuple[list[Gradient
 
 
 def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
-    """Send the gradients that arrived at cuts to the parts that made the tensors.
-
-    Args:
-        backend: the devices.
-        cuts: they are emptied.
-    """
+    """Send the gradients that arrived at cuts to the parts that made the tensors."""
     for cut in cuts:
         grad, cut.grad = cut.grad, None
         if grad is None:

@@ -71,10 +71,6 @@ class Microbatches:
 
         Where batch norms train, a microbatch has two rows at least if each had as many before: torch refuses
         statistics of one.
-
-        Args:
-            model: the model.
-            rows: how many the batch has; None if that is not known.
         """
         number = usual = self.pipeline.microbatches
         if rows:

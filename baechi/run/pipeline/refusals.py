@@ -15,16 +15,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 def refuse_call(model: nn.Module, inputs: Inputs) -> None:
-    """Raise if a call would give wrong gradients, or none, in microbatches.
-
-    Args:
-        model: the model that is called.
-        inputs: what it is called with.
-
-    Raises:
-        UnsplittableCall: it is called inside of a transform of `torch.func`, with dual numbers, with computed
-            weights, or to train under an autocast to half precision.
-    """
+    """Raise if a call would give wrong gradients, or none, in microbatches."""
     if current_transform() is not None:
         _refuse("inside of a transform of torch.func, which does not see the threads of microbatches")
     duals = (*model.parameters(), *tensors_in(inputs.args, inputs.kwargs)) if forward_ad_level() >= 0 else ()
@@ -55,17 +46,7 @@ def _refuse(why: str) -> None:
 
 
 def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbatches) -> None:
-    """Raise if a call that needs no microbatches cannot be split.
-
-    Args:
-        model: the model that is called.
-        inputs: what it is called with.
-        microbatches: how its step is split.
-
-    Raises:
-        Unsplittable: it has fewer rows than there are microbatches, or an object that its code may write (a
-            cache), which would be written from all of them.
-    """
+    """Raise if a call that needs no microbatches cannot be split."""
     rows, number = rows_of(model, inputs, microbatches.split), microbatches.pipeline.microbatches
     if rows is not None and rows < number:
         raise Unsplittable(f"the batch has {rows} rows, and there are {number} microbatches")

@@ -55,13 +55,7 @@ class Returned:
     run_later: Callable[[], object]
 
     def result(self, results: list[Any], root: Root | None, *, seeded: bool) -> Any:
-        """The joined outputs; without a loss, `backward()` of them runs the rest of the list.
-
-        Args:
-            results: of the microbatches; the list is emptied.
-            root: where gradients of a microbatch's tensor come in; None if there are none.
-            seeded: whether the microbatches have gone backward, from their loss.
-        """
+        """The joined outputs; without a loss, `backward()` of them runs the rest of the list."""
         verdict = self.batch.verdict
         join = Joiner(
             verdict.found.apart, self.backend, verdict, [*self.batch.dims, 0], self.batch.home, root
@@ -113,9 +107,5 @@ def no_root(microbatch: int, tensor: torch.Tensor) -> None:
 
 
 def ended(tensor: torch.Tensor) -> torch.Tensor:
-    """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for.
-
-    Args:
-        tensor: the output.
-    """
+    """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for."""
     return without_gradient(tensor.detach()) if tensor.requires_grad else tensor

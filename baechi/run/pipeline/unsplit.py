@@ -41,11 +41,7 @@ def unsplit(model: nn.Module) -> Iterator[None]:
 
 
 def runs_unsplit(model: nn.Module) -> bool:
-    """Whether calls of a model run without microbatches now.
-
-    Args:
-        model: the model.
-    """
+    """Whether calls of a model run without microbatches now."""
     return id(model) in map(id, _unsplit.get())
 
 

@@ -34,19 +34,7 @@ _FEW = 8
 def walk(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Parted, step: LaneStep, inputs: Inputs
 ) -> Any:
-    """Walk one microbatch through the model's code, in its lane.
-
-    Args:
-        model: the model.
-        runtime: its runtime.
-        loss: computes the loss; None if the model returns it.
-        parts: the batch in parts.
-        step: the microbatch's step.
-        inputs: its inputs, one of the parts.
-
-    Returns:
-        What the model returns, or the loss.
-    """
+    """Walk one microbatch through the model's code, in its lane."""
     handed = None if parts.is_plain else Handed(named_inputs(model, inputs))
     args, kwargs = inputs.args, dict(inputs.kwargs)
     if parts.leaves:
@@ -69,18 +57,7 @@ def walk(
 def verdict_of(
     model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs, parts: Parted
 ) -> Verdict:
-    """What the losses of the microbatches count, and how their outputs are joined.
-
-    Args:
-        model: the model.
-        runtime: its runtime.
-        microbatches: how its step is split.
-        inputs: the batch.
-        parts: the same in parts.
-
-    Raises:
-        BatchCoupled: the parts give something else than the whole.
-    """
+    """What the losses of the microbatches count, and how their outputs are joined."""
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
@@ -89,15 +66,7 @@ def verdict_of(
 
 
 def couples_rows(model: nn.Module, inputs: Inputs) -> str:
-    """Whether the rows of a batch are coupled, so that parts of it train something else.
-
-    Args:
-        model: a distributed model whose step is split.
-        inputs: a batch.
-
-    Returns:
-        How, in words; empty if they are not, or where nothing can be asked: weights are not there yet.
-    """
+    """Whether the rows of a batch are coupled, so that parts of it train something else."""
     binding = binding_of(model)
     split: Microbatches | None = None if binding is None else binding.runtime.microbatches
     if binding is None or split is None or split.accepts:
@@ -111,15 +80,7 @@ def couples_rows(model: nn.Module, inputs: Inputs) -> str:
 
 
 def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
-    """Whether a few rows of a batch, in two parts, are known to give what they give together.
-
-    Args:
-        model: any model; the rows are run without gradients, in evaluation.
-        inputs: a batch.
-
-    Returns:
-        False also where nothing can be asked: weights are not there yet, or the model fails on a few rows.
-    """
+    """Whether a few rows of a batch, in two parts, are known to give what they give together."""
     rows = rows_of(model, inputs, {}) or 0
     if rows < 2 or not _has_values(model, inputs):
         return False
@@ -136,19 +97,7 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
 
 
 def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts: Parted, split: Split) -> str:
-    """How inputs are to be split, where a model that is not distributed yet fails on a part of a batch.
-
-    Args:
-        model: the model.
-        loss: computes the loss; None if the model returns it.
-        inputs: the batch.
-        parts: the same in parts.
-        split: what was said of it.
-
-    Returns:
-        What to give `distribute`, and what that does; empty where nothing is found, or asked: weights are
-        not there yet.
-    """
+    """How inputs are to be split, where a model that is not distributed yet fails on a part of a batch."""
     if not _has_values(model, inputs):
         return ""
     looker = Looker(model, lambda given: with_loss(model, loss, *given.args, **given.kwargs), None)
@@ -172,14 +121,7 @@ def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs
 
 
 def with_loss(forward: Callable[..., Any], loss: Loss | None, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a model's code, and compute the loss of what it returns, if that is asked for.
-
-    Args:
-        forward: the code.
-        loss: computes the loss; None if the model returns it.
-        *args: positional arguments.
-        **kwargs: keyword arguments; `target` is for the loss.
-    """
+    """Run a model's code, and compute the loss of what it returns, if that is asked for."""
     target = kwargs.pop(TARGET, None) if loss is not None else None
     result = forward(*args, **kwargs)
     return result if loss is None or target is None else loss(result, target)

@@ -101,13 +101,7 @@ class Deferred(AbstractPlaceholder):
 
 
 def defer(meta: Meta, task: Task, place: str | None) -> Deferred:
-    """Make a deferred value.
-
-    Args:
-        meta: its shape, strides, dtype and device.
-        task: the task that will compute it.
-        place: the device where it will lie.
-    """
+    """Make a deferred value."""
     value: Deferred = make_wrapper(
         Deferred,
         meta.size,
@@ -141,21 +135,7 @@ def hand_over(
     becomes: Callable[[torch.Tensor, torch.Tensor], None],
     box: list[Any],
 ) -> list[torch.Tensor]:
-    """Turn deferred values into the computed results.
-
-    Args:
-        task: the task that was launched.
-        values: its `values`, which it holds no more.
-        becomes: called with each result and the deferred value that is about to become it.
-        box: a list that holds the only reference to the result; it is emptied. (`become` takes over a
-            tensor only if nothing else refers to it; else it makes an alias.)
-
-    Returns:
-        The tensors returned: former deferred values, which are real now, and returned arguments.
-
-    Raises:
-        BaechiError: the results differ from those that were inferred.
-    """
+    """Turn deferred values into the computed results."""
     real: list[torch.Tensor] = []
     try:
         fits = slotted(box.pop(), real) == task.template

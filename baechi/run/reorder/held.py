@@ -186,14 +186,7 @@ _DROPPED = object()
 
 
 def look_of(value: Any) -> Hashable:
-    """All of an argument that decides a call's outcome but the values in tensors.
-
-    Args:
-        value: an argument; tensors may be deferred.
-
-    Raises:
-        TypeError: the outcome may depend on more.
-    """
+    """All of an argument that decides a call's outcome but the values in tensors."""
     if isinstance(value, torch.Tensor):
         if type(value) is Deferred:
             return value._baechi_meta

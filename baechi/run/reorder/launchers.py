@@ -119,11 +119,7 @@ class _Worker:
         self._join: Callable[[], None] | None = None
 
     def start(self, position: int) -> None:
-        """Start the thread.
-
-        Args:
-            position: its first task's place in the plan.
-        """
+        """Start the thread."""
         self._join = self._backend.spawn(self._work, position)
 
     def run(self, task: Task) -> Any:

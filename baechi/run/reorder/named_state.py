@@ -64,11 +64,7 @@ class NamedState:
             self.keep(value)
 
     def keep(self, value: Any) -> None:
-        """Note an object that the layer holds, too.
-
-        Args:
-            value: any object.
-        """
+        """Note an object that the layer holds, too."""
         if not issubclass(type(value), _CLOSED) and not _is_library(type(value)):
             self._keeper.keep(value)
 

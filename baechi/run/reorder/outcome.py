@@ -78,11 +78,7 @@ class Outcomes:
         self._most = _KEPT * max(nodes, 1)
 
     def held(self, layer: nn.Module) -> Held:
-        """What a layer holds now: the note of an earlier call, if it still holds that.
-
-        Args:
-            layer: the layer.
-        """
+        """What a layer holds now: the note of an earlier call, if it still holds that."""
         held = self._held.get(layer)
         if held is None or held.why_not or not held.is_as_noted():
             if len(self._keys) >= self._most:
@@ -102,15 +98,7 @@ class Outcomes:
         given: tuple[Any, Any],
         caller: CallerState,
     ) -> Outcome | None:
-        """Infer what a layer returns; None if the call is not plain.
-
-        Args:
-            module: the layer.
-            held: what it holds now.
-            device: where it runs, as torch knows it; None: where its arguments lie.
-            given: its positional and keyword arguments.
-            caller: the settings of its caller.
-        """
+        """Infer what a layer returns; None if the call is not plain."""
         return self._remembered(
             (held.key, caller), device, given, lambda args, kwargs: _as_double(module, args, kwargs)
         )
@@ -118,12 +106,7 @@ class Outcomes:
     def of_function(
         self, func: Any, device: torch.device | None, given: tuple[Any, Any], caller: CallerState
     ) -> Outcome | None:
-        """Infer what a torch function returns; None if the call is not plain.
-
-        Args:
-            func: the function.
-            device, given, caller: as for `of_layer`.
-        """
+        """Infer what a torch function returns; None if the call is not plain."""
         return self._remembered(
             (func, caller), device, given, lambda args, kwargs: (func(*args, **kwargs), ())
         )
@@ -153,16 +136,7 @@ _Run = Callable[[Any, Any], tuple[Any, Iterable[torch.Tensor]]]
 
 
 def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> Outcome | None:
-    """Run a call with fake tensors only, in a thread without torch modes.
-
-    Args:
-        run: runs it with fake arguments.
-        given: positional and keyword arguments; tensors may be deferred.
-        device: where the arguments will lie when it runs; None: where they lie now.
-
-    Returns:
-        The outcome; None if the call is not plain.
-    """
+    """Run a call with fake tensors only, in a thread without torch modes."""
     watch, drawn, states = _Watch(), False, _random_states()
     modes, cache_was_on = function_modes(), torch.is_autocast_cache_enabled()
     set_function_modes(())

@@ -66,11 +66,7 @@ def reordering_is_off() -> bool:
 
 
 def has_hooks_inside(root: nn.Module) -> bool:
-    """Whether hooks run inside a step, which see real tensors: on modules below its root, or on all.
-
-    Args:
-        root: the module that is called.
-    """
+    """Whether hooks run inside a step, which see real tensors: on modules below its root, or on all."""
     if EVERY_FORWARD_HOOKS or EVERY_FORWARD_PRE_HOOKS:
         return True
     inside = (module for module in root.modules() if module is not root)
@@ -201,12 +197,7 @@ class Schedule:
         self.force(self.waiting, reason)
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
-        """Launch tasks now, and before them all tasks that they need, in the code's order.
-
-        Args:
-            tasks: tasks whose values are needed.
-            reason: why they are needed.
-        """
+        """Launch tasks now, and before them all tasks that they need, in the code's order."""
         wanted = [task for task in tasks if task.waits]
         if wanted:
             self.forced.append(Forced(wanted[0].name, reason, user_line()))
@@ -224,11 +215,7 @@ class Schedule:
             self._launcher.end()
 
     def drop(self, error: BaseException) -> None:
-        """Drop all waiting tasks after a failed step.
-
-        Args:
-            error: why the step failed.
-        """
+        """Drop all waiting tasks after a failed step."""
         self._ready.clear()
         self._launcher.end()
         self._drop_all([*self.waiting], error)
@@ -378,11 +365,7 @@ class Failed:
         self._reason = f"{type(error).__name__}: {error}"
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
-        """Raise, since no value of the step can be computed any more.
-
-        Raises:
-            BaechiError: always.
-        """
+        """Raise, since no value of the step can be computed any more."""
         raise BaechiError(
             f"{reason}, but it was never computed: the step that it belongs to failed ({self._reason})"
         )

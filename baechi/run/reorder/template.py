@@ -19,15 +19,7 @@ class NotPlain(Exception):
 
 
 def slotted(value: Any, found: list[torch.Tensor]) -> Any:
-    """A result with slots in place of tensors.
-
-    Args:
-        value: the result.
-        found: the tensors are added to it.
-
-    Raises:
-        NotPlain: it holds something else: a number, say, which a run with fake tensors does not know.
-    """
+    """A result with slots in place of tensors."""
     if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested:
         if value.is_conj() or value.is_neg():
             raise NotPlain("it returns a tensor whose conjugation or sign is still to be computed")
@@ -41,12 +33,7 @@ def slotted(value: Any, found: list[torch.Tensor]) -> Any:
 
 
 def filled(template: Any, results: Sequence[torch.Tensor]) -> Any:
-    """The template with a tensor in place of each slot.
-
-    Args:
-        template: what `slotted` returned.
-        results: the tensors.
-    """
+    """The template with a tensor in place of each slot."""
     if isinstance(template, Slot):
         return results[template.index]
     if isinstance(template, (list, tuple)):

@@ -76,14 +76,7 @@ class ShardedLayer:
 
 
 def weight_ops(plan: Plan) -> dict[str, WeightOp]:
-    """What stands for the functional ops that a plan splits.
-
-    Args:
-        plan: the plan.
-
-    Returns:
-        By the name that the plan has for them, in the order of the code.
-    """
+    """What stands for the functional ops that a plan splits."""
     shards = [
         costs.shard for _, costs in plan.graph.placed_costs() if costs.shard and "function" in costs.shard
     ]
@@ -91,15 +84,7 @@ def weight_ops(plan: Plan) -> dict[str, WeightOp]:
 
 
 def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Make the shards and joins that a plan has.
-
-    Args:
-        plan: the plan.
-        modules: the model's modules by qualified name.
-
-    Returns:
-        Shards and joins by the names that the plan has for them.
-    """
+    """Make the shards and joins that a plan has."""
     made: dict[str, nn.Module] = {}
     ops = weight_ops(plan)
     joins = {costs.joins for _, costs in plan.graph.placed_costs()}
@@ -136,36 +121,19 @@ def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mo
 
 
 def sharded_layer_of(module: nn.Module) -> ShardedLayer | None:
-    """What runs in place of a layer's `forward`; None if it is not split.
-
-    Args:
-        module: any module.
-    """
+    """What runs in place of a layer's `forward`; None if it is not split."""
     sharded: ShardedLayer | None = module.__dict__.get(_SHARDED)
     return sharded
 
 
 def drop_shards(module: nn.Module) -> None:
-    """Undo `make_shards`.
-
-    Args:
-        module: any module.
-    """
+    """Undo `make_shards`."""
     for name in (_SHARDED, _WEIGHT_OPS):
         module.__dict__.pop(name, None)
 
 
 def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: Any) -> Any:
-    """Run the shards of a layer, and join what they return.
-
-    Args:
-        module: the layer.
-        runtime: its runtime; a step is open.
-        *args, **kwargs: the layer's input.
-
-    Raises:
-        TypeError: it is given anything but one tensor, and its rule takes one.
-    """
+    """Run the shards of a layer, and join what they return."""
     sharded = sharded_layer_of(module)
     assert sharded is not None
     glue = runtime.glue
@@ -206,17 +174,7 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
 
 
 def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a functional op that was given a sharded weight, as the layer that it stands for.
-
-    Args:
-        runtime: a step of it is open, and its glue mode is on.
-        name: the function's name.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        Its result; NotImplemented if the plan has no such op, or it is told what shards do not do.
-    """
+    """Run a functional op that was given a sharded weight, as the layer that it stands for."""
     known = _ARGUMENTS.get(name, ())
     given = {**dict(zip(known, args, strict=False)), **kwargs}
     weight, x, bias = given.pop("weight", None), given.pop("input", None), given.pop("bias", None)

@@ -30,17 +30,7 @@ class _Rows(NamedTuple):
 
 
 def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What `torch.nn.functional.cross_entropy` returns.
-
-    Args:
-        run: runs a functional op in the open step.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        The loss; NotImplemented where the logits have to be joined: class weights, targets that are
-        probabilities, another axis.
-    """
+    """What `torch.nn.functional.cross_entropy` returns."""
     given = _SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
     asked = given.arguments

@@ -66,15 +66,7 @@ class _Op:
 def run_on_shards(
     run: Run, func: Any, args: Any, kwargs: dict[str, Any], place: Callable[[Any], str | None]
 ) -> Any:
-    """Run a function that was given a sharded output.
-
-    Args:
-        run: runs a functional op in the open step.
-        func: the function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        place: the device of a tensor.
-    """
+    """Run a function that was given a sharded output."""
     name = function_name(func)
     if is_question(func) or rule_of(name).answers:
         with without_subclass_function():
@@ -90,12 +82,7 @@ def run_on_shards(
 
 
 def joined_in_step(run: Run, values: Any) -> Any:
-    """Put wholes in the place of sharded outputs.
-
-    Args:
-        run: runs a functional op in the open step.
-        values: anything; sharded outputs are found in lists, tuples and dicts.
-    """
+    """Put wholes in the place of sharded outputs."""
 
     def join(shards: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
         made: torch.Tensor = run(torch.cat, list(shards), axis)

@@ -62,16 +62,7 @@ def sharded_output(
     turn: int,
     origin: tuple[ShardedOutput, View | None] | None = None,
 ) -> ShardedOutput:
-    """A sharded output.
-
-    Args:
-        shards: alike but for their sizes along the axis.
-        axis: the axis, from the front or from the end.
-        join: joins them outside a step.
-        place: the device that it says it lies on.
-        turn: its place in the code's order.
-        origin: the output from which it was made; and how, if it is a view of it.
-    """
+    """A sharded output."""
     with without_subclass_function():
         recorded = any(shard.requires_grad for shard in shards)
         made = ShardedOutput(shards, axis, requires_grad=recorded)
@@ -83,11 +74,7 @@ def sharded_output(
 
 
 def is_joined(value: ShardedOutput) -> bool:
-    """Whether the whole is what counts.
-
-    Args:
-        value: a sharded output.
-    """
+    """Whether the whole is what counts."""
     if value.whole is not None:
         return True
     before, view = value.origin or (None, None)
@@ -95,11 +82,7 @@ def is_joined(value: ShardedOutput) -> bool:
 
 
 def note_use(value: ShardedOutput) -> None:
-    """Note that a loss took the shards of an output, and of those from which it was made.
-
-    Args:
-        value: a sharded output.
-    """
+    """Note that a loss took the shards of an output, and of those from which it was made."""
     made: ShardedOutput | None = value
     while made is not None:
         made.used = True
@@ -107,12 +90,7 @@ def note_use(value: ShardedOutput) -> None:
 
 
 def whole_of(value: ShardedOutput, join: Join) -> torch.Tensor:
-    """The whole of an output; the same tensor each time.
-
-    Args:
-        value: a sharded output.
-        join: joins the shards.
-    """
+    """The whole of an output; the same tensor each time."""
     if value.whole is None:
         before, view = value.origin or (None, None)
         if before is not None and view is not None:
@@ -124,28 +102,14 @@ def whole_of(value: ShardedOutput, join: Join) -> torch.Tensor:
 
 
 def joined(values: Any) -> Any:
-    """Put wholes in the place of sharded outputs, outside a step.
-
-    Args:
-        values: anything; sharded outputs are found in lists, tuples and dicts.
-    """
+    """Put wholes in the place of sharded outputs, outside a step."""
     return map_tensors(
         lambda tensor: whole_of(tensor, tensor.join) if isinstance(tensor, ShardedOutput) else tensor, values
     )
 
 
 def settled(values: Any, backend: AbstractBackend, home: str | None) -> Any:
-    """What of a model's outputs is sharded, when its step is over.
-
-    Args:
-        values: what the model returned.
-        backend: the devices.
-        home: where outputs go; None if they stay.
-
-    Returns:
-        The outputs. Those that a loss took stay sharded, until something uses them: joined, they would need
-        the memory that the loss did without.
-    """
+    """What of a model's outputs is sharded, when its step is over."""
 
     if ShardedOutput not in map(type, tensors_in(values)):  # most often
         return values
@@ -160,14 +124,7 @@ def settled(values: Any, backend: AbstractBackend, home: str | None) -> Any:
 
 
 def join_at(backend: AbstractBackend, place: str, shards: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """Join shards on a device, outside a step.
-
-    Args:
-        backend: the devices.
-        place: the device.
-        shards: alike but for their sizes along the axis.
-        axis: the axis.
-    """
+    """Join shards on a device, outside a step."""
     here = [one if backend.place_of(one) == place else transfer(one, backend, place) for one in shards]
     with backend.at(place):
         return torch.cat(here, axis)

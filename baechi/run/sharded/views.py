@@ -33,14 +33,7 @@ Views = View | list[View] | None
 
 
 def views_of(name: str, value: ShardedOutput, rest: Sequence[Any], named: dict[str, Any]) -> Views:
-    """How a view goes by shards.
-
-    Args:
-        name: of the function.
-        value: what it is a view of.
-        rest: the function's other arguments.
-        named: those given by name.
-    """
+    """How a view goes by shards."""
     if name in ("split", "chunk"):
         return _divided(name, value, rest, named)
     return None if named else _VIEWED[name](value, rest)

@@ -61,11 +61,7 @@ class CallerState(NamedTuple):
         return _Restored(self)
 
     def enter(self, stack: ExitStack) -> None:
-        """Restore what differs now.
-
-        Args:
-            stack: takes it back when it closes.
-        """
+        """Restore what differs now."""
         stack.enter_context(torch.inference_mode(self.inference))
         stack.enter_context(torch.set_grad_enabled(self.grad))
         for device, enabled, dtype in zip(autocast_types(), self.autocast, self.cast_to, strict=True):
@@ -124,11 +120,7 @@ def saves_through_hooks() -> bool:
 
 @contextmanager
 def saved_hooks_aside() -> Iterator[bool]:
-    """Within this context, saved-tensor hooks are off, since checkpointing counts what is saved.
-
-    Yields:
-        Whether there were hooks.
-    """
+    """Within this context, saved-tensor hooks are off, since checkpointing counts what is saved."""
     hooks = []
     while saves_through_hooks():
         hooks.append(top_saved_hooks(True))

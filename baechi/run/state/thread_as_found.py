@@ -79,17 +79,7 @@ class ThreadAsFound:
 
 
 def left_as_before(run: Callable[[], Result]) -> Result:
-    """Run a step; if it fails, the calling thread is as before it.
-
-    Args:
-        run: the step.
-
-    Returns:
-        What the step returned.
-
-    Raises:
-        BaseException: what it raised, or a signal's handler meanwhile.
-    """
+    """Run a step; if it fails, the calling thread is as before it."""
     found, is_done = ThreadAsFound(), False
     try:
         try:

@@ -15,15 +15,7 @@ _NO_TENSORS = frozenset(
 
 
 def plain_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-    """The tensors among plain arguments, in the order of the code, each as often as it is there.
-
-    Args:
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    Returns:
-        None if an argument is not plain.
-    """
+    """The tensors among plain arguments, in the order of the code, each as often as it is there."""
     found: list[torch.Tensor] = []
     if not _collect(args, found) or (kwargs and not _collect(tuple(kwargs.values()), found)):
         return None
@@ -31,11 +23,7 @@ def plain_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.T
 
 
 def has_list(values: Iterable[Any]) -> bool:
-    """Whether there is a list among plain values: a layer may put something into it.
-
-    Args:
-        values: plain values.
-    """
+    """Whether there is a list among plain values: a layer may put something into it."""
     for value in values:  # a generator would take twice as long
         kind = type(value)
         if kind is list or (kind is tuple and has_list(value)):

@@ -41,11 +41,7 @@ class FunctionFacts:
 
 @lru_cache(maxsize=_KEPT)
 def function_facts(func: Any) -> FunctionFacts:
-    """What is known of a function before it is called.
-
-    Args:
-        func: a torch function, or an operator.
-    """
+    """What is known of a function before it is called."""
     name = function_name(func)
     rule = rule_of(name)
     # a library's own function may do more with its arguments than compute with them

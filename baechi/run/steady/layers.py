@@ -63,19 +63,11 @@ class LayerFacts:
         self._look_into(module)
 
     def writes(self, module: nn.Module) -> bool:
-        """Whether the layer may write what other code reads, by its training flag of now.
-
-        Args:
-            module: the layer.
-        """
+        """Whether the layer may write what other code reads, by its training flag of now."""
         return not (self.reads_in_training if module.training else self.reads_in_evaluation)
 
     def weights(self, module: nn.Module) -> Iterator[torch.Tensor]:
-        """The layer's parameters and buffers as they are now; one that is shared may come twice.
-
-        Args:
-            module: the layer.
-        """
+        """The layer's parameters and buffers as they are now; one that is shared may come twice."""
         for table, found in self._modules:
             if len(table) != len(found) or any(
                 a is not b for a, b in zip(table.values(), found, strict=True)

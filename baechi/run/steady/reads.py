@@ -37,11 +37,7 @@ _KNOWN = (
 
 
 def reads_in_both_settings(layer: nn.Module) -> bool:
-    """Whether a layer that writes nothing in evaluation writes nothing in training either.
-
-    Args:
-        layer: a layer whose capture in evaluation saw no operator that writes what others read.
-    """
+    """Whether a layer that writes nothing in evaluation writes nothing in training either."""
     return all(_is_known(module) or _ignores_the_flag(module) for module in layer.modules())
 
 
@@ -57,11 +53,7 @@ def _ignores_the_flag(module: nn.Module) -> bool:
 
 
 def is_bare(module: nn.Module) -> bool:
-    """Whether all code of a module is its class's: no hooks, and no forward but the class's or ours.
-
-    Args:
-        module: any module.
-    """
+    """Whether all code of a module is its class's: no hooks, and no forward but the class's or ours."""
     own = "forward" in vars(module) and not is_replaced(module)
     return not (own or forward_hooks(module) or forward_pre_hooks(module))
 

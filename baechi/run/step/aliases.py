@@ -19,14 +19,7 @@ from baechi.torchlib.private.tensors import view_base
 
 
 def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Find the tensors that are related as views: with a common base, or one the base of another.
-
-    Args:
-        tensors: a layer's arguments.
-
-    Returns:
-        By `id` of such a tensor, the one that it is a view of: itself, if it is no view.
-    """
+    """Find the tensors that are related as views: with a common base, or one the base of another."""
     views: dict[int, dict[int, torch.Tensor]] = {}
     bases: dict[int, torch.Tensor] = {}
     with without_subclass_function():
@@ -43,23 +36,13 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor is a view of; itself, if it is none.
-
-    Args:
-        tensor: any tensor.
-    """
+    """What a tensor is a view of; itself, if it is none."""
     base = view_base(tensor)
     return tensor if base is None else base
 
 
 def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
-    """Make the view of a copy that corresponds to a view of the original.
-
-    Args:
-        tensor: a view of `base`, or `base`.
-        base: the original.
-        copied: its copy, with the same strides.
-    """
+    """Make the view of a copy that corresponds to a view of the original."""
     if tensor is base:
         return copied
     offset = tensor.storage_offset() - base.storage_offset() + copied.storage_offset()
@@ -67,16 +50,7 @@ def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) ->
 
 
 def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor | None:
-    """The view of the original that a layer would have returned if it had not worked on a copy.
-
-    Args:
-        view: the view that the layer returned.
-        copied: the copy, which shares memory with the view.
-        original: the original of the copy.
-
-    Returns:
-        None if strides do not describe the view, or if autograd has more than views between the two.
-    """
+    """The view of the original that a layer would have returned if it had not worked on a copy."""
     with without_subclass_function():
         plain = is_plain(view, copied) and is_plain(view, original)
         if not plain or copied.stride() != original.stride():
@@ -99,20 +73,11 @@ def _only_views(view: torch.Tensor, copied: torch.Tensor) -> bool:
 
 
 def is_custom(node: Any) -> bool:
-    """Whether an `autograd.Function` made a node.
-
-    Args:
-        node: a node of the autograd graph.
-    """
+    """Whether an `autograd.Function` made a node."""
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def is_plain(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a view differs from its base by sizes, strides and offset only.
-
-    Args:
-        view: the view.
-        base: its base.
-    """
+    """Whether a view differs from its base by sizes, strides and offset only."""
     strided = view.layout == base.layout == torch.strided
     return strided and view.dtype == base.dtype and view.is_conj() == base.is_conj()

@@ -57,32 +57,19 @@ class CallSites:
         self._calls: Counter[str] = Counter()
 
     def reached(self, call: str) -> None:
-        """Note that the code reaches a layer.
-
-        Args:
-            call: its name, with the number of its call.
-        """
+        """Note that the code reaches a layer."""
         self._after = call
         self._calls.clear()
 
     def there(self, function: str, usual: str) -> str | None:
-        """Note that the code reaches a functional op. Returns where the plan places it by itself, if it does.
-
-        Args:
-            function: its name, one of `names`.
-            usual: the device where it lies by rule.
-        """
+        """Note that the code reaches a functional op. Returns its own place in the plan, if any."""
         move = self._moves.get(Site(self._after, function, self._calls[function]))
         self._calls[function] += 1
         return None if move is None or move.usual != usual else move.there
 
 
 def moves_of(plan: Plan) -> dict[Site, Move]:
-    """The functional ops that a plan places elsewhere than what they follow.
-
-    Args:
-        plan: any plan.
-    """
+    """The functional ops that a plan places elsewhere than what they follow."""
     moves: dict[Site, Move] = {}
     after, calls = "", Counter[str]()
     for node, costs in plan.graph.placed_costs() if plan.apart else ():

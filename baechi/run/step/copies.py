@@ -25,11 +25,7 @@ class Copy:
 
 
 def writes_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """A key that changes when a tensor is written in place.
-
-    Args:
-        tensor: any tensor.
-    """
+    """A key that changes when a tensor is written in place."""
     return state_of(tensor)[:2]
 
 
@@ -37,9 +33,6 @@ def state_of(tensor: torch.Tensor) -> tuple[int, int, bool]:
     """A key that changes when a copy made now would be another one.
 
     Of a tensor without history, code under `no_grad` and code that records read the same copy.
-
-    Args:
-        tensor: any tensor.
     """
     mark = mark_of(tensor)
     recorded = tensor.requires_grad and torch.is_grad_enabled()

@@ -98,11 +98,7 @@ class GlueMode(RemovableMode):
         return self._run(func, facts, next(self.step.turns), there, args, kwargs)
 
     def joined(self, values: Any) -> Any:
-        """Put wholes in the place of sharded outputs.
-
-        Args:
-            values: anything; sharded outputs are found in lists, tuples and dicts.
-        """
+        """Put wholes in the place of sharded outputs."""
         with self.off(), self._unsited():  # what is asked of a tensor on the way is no op of the code
             return joined_in_step(self._run_op, values)
 

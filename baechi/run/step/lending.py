@@ -23,17 +23,7 @@ class Lender(Protocol):
 
 
 def lent(step: Lender, values: tuple[Any, Any], place: str, *, writes: bool) -> tuple[tuple[Any, Any], Loans]:
-    """Bring all arguments of a layer or functional op (glue) to its device.
-
-    Args:
-        step: brings each.
-        values: positional and keyword arguments, nested as they are.
-        place: the device.
-        writes: whether it may write them.
-
-    Returns:
-        The arguments on the device, and the record of copies.
-    """
+    """Bring all arguments of a layer or functional op (glue) to its device."""
     loans = step.loans(place)
     bases = common_bases(tensors_in(values)) if writes else {}
 

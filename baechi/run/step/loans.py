@@ -72,11 +72,7 @@ class Loans:
             self._containers.append((original, copied, _attributes(copied)))
 
     def made(self, result: Any) -> list[torch.Tensor]:
-        """The returned tensors that are not copies of arguments.
-
-        Args:
-            result: the result of the call.
-        """
+        """The returned tensors that are not copies of arguments."""
         if isinstance(result, torch.Tensor):
             for _, copied, _ in self.lent.values():
                 if copied is result:
@@ -91,13 +87,6 @@ class Loans:
         In-place writes to a copied tensor or container are repeated on the original. Where the call
         returns a copy, or a view of one, the result gets the original or its view instead. So the model's
         code sees the same objects as on one device.
-
-        Args:
-            result: the result of the call.
-            written: whether tensors may have been written without a change of their version counter.
-
-        Returns:
-            The result with copies replaced by originals.
         """
         if not self.lent:
             return result
@@ -143,14 +132,7 @@ class Loans:
 def write_back(
     backend: AbstractBackend, original: torch.Tensor, copied: torch.Tensor, *, unsaid: bool
 ) -> None:
-    """Repeat on an original what was written to its copy.
-
-    Args:
-        backend: the devices.
-        original: the original.
-        copied: its copy.
-        unsaid: whether the copy may have been written without a change of its version counter.
-    """
+    """Repeat on an original what was written to its copy."""
     home = backend.place_of(original)
     back_home = transfer(copied, backend, home)
     with backend.at(home):

@@ -15,17 +15,7 @@ Plain = tuple[tuple[Any, ...], dict[str, Any]]
 def lend_plain(
     step: Step, values: Plain, place: str, lies_here: Callable[[torch.Tensor], bool]
 ) -> tuple[Plain, Loans]:
-    """Bring all tensors among plain arguments to a device.
-
-    Args:
-        step: the step.
-        values: positional and keyword arguments, all plain; see `steady.arguments`.
-        place: the device.
-        lies_here: says whether a tensor need not be brought.
-
-    Returns:
-        The arguments on the device, and the record of copies.
-    """
+    """Bring all tensors among plain arguments to a device."""
     loans, (args, kwargs) = step.loans(place), values
     lies_here = lies_here if step.boundary is None else step.boundary.here(lies_here)
     bring = partial(_brought, step, place, lies_here, loans)

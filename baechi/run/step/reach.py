@@ -74,13 +74,7 @@ class Reach(TorchFunctionMode):
 
 
 def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
-    """Whether objects may hold tensors that are not on a device.
-
-    Args:
-        step: the step.
-        place: the device.
-        objects: a layer's arguments that are neither tensors nor plain containers of them.
-    """
+    """Whether objects may hold tensors that are not on a device."""
     contents = Contents(*objects)
     place_of = step.backend.place_of
     elsewhere = any(place_of(tensor) != place for tensor in contents.tensors)
@@ -89,17 +83,7 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
 
 
 def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:
-    """The error text for a layer that failed while arguments hold tensors on other devices.
-
-    Args:
-        step: the step.
-        place: the layer's device.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        The text, which names these arguments; empty if there are none.
-    """
+    """The error text for a layer that failed while arguments hold tensors on other devices."""
     named = [*((f"argument {index}", value) for index, value in enumerate(args)), *kwargs.items()]
     found = []
     for name, value in named:

@@ -26,22 +26,14 @@ class RemovableMode(TorchFunctionMode):
         return context
 
     def come_back(self, depth: int | None) -> None:
-        """Put this mode on the stack again.
-
-        Args:
-            depth: what `leave` returned.
-        """
+        """Put this mode on the stack again."""
         if depth == 0:
             push_function_mode(self)
         elif depth is not None:
             _push_below(self, depth)
 
     def leave(self) -> int | None:
-        """Take this mode off the stack for good.
-
-        Returns:
-            How many modes stood above this one; None if it was not on the stack.
-        """
+        """Take this mode off the stack for good."""
         if not function_mode_count():
             return None
         top = pop_function_mode()

@@ -16,19 +16,7 @@ from baechi.torchlib.tensors.storage import made_at
 def site_of_op(
     backend: AbstractBackend, func: Any, name: str, args: Any, kwargs: Any, given: list[torch.Tensor]
 ) -> tuple[str | None, bool]:
-    """Where a functional op runs that the plan does not place.
-
-    Args:
-        backend: the devices.
-        func: the function.
-        name: its name in the operator table.
-        args, kwargs: what it is called with.
-        given: the tensors in these.
-
-    Returns:
-        The place, None if no argument has a device yet (then the result has none either); and whether an
-        argument may have to be sent there.
-    """
+    """Where a functional op runs that the plan does not place."""
     given = given[:1] if rule_of(name).shaped_like else given
     places = [backend.place_of(tensor) for tensor in given]
     on_devices = [index for index, place in enumerate(places) if place in backend.names]

@@ -72,13 +72,6 @@ class Step:
         """Bring a tensor to a device: itself if it lies there, else its copy, made once.
 
         After an in-place write to the tensor or to its copy, a new copy is made.
-
-        Args:
-            tensor: any tensor.
-            place: a device's name, or another place.
-
-        Returns:
-            A tensor with the same values and layout; autograd sends its gradient back.
         """
         here = self.backend.place_of(tensor)
         if here == place or self.backend.claim(tensor, place):
@@ -100,23 +93,13 @@ class Step:
         return copy.tensor
 
     def send_ahead(self, call: str, result: Any) -> None:
-        """Send a layer's output to the devices that will read it under the plan.
-
-        Args:
-            call: the layer's name, with the number of its call.
-            result: what it returned; several tensors are sent only when they are used.
-        """
+        """Send a layer's output to the devices that will read it under the plan."""
         readers = self.readers.get(call)
         if readers is not None and isinstance(result, torch.Tensor):
             self.push(result, readers)
 
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
-        """Send a tensor ahead to the devices that will read it.
-
-        Args:
-            tensor: the tensor, just computed.
-            places: the names of the devices.
-        """
+        """Send a tensor ahead to the devices that will read it."""
         here = self.backend.place_of(tensor)
         slots, state = self._copies.get_or_put(tensor, dict), state_of(tensor)
         for place in places:
@@ -125,32 +108,17 @@ class Step:
                 slots[key] = self._sent(tensor, here, place)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Forget a tensor's copies, since the tensor is about to get other memory.
-
-        Args:
-            tensor: the tensor.
-        """
+        """Forget a tensor's copies, since the tensor is about to get other memory."""
         self._copies.pop(tensor)
 
     def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
-        """Move the copies of a result to the deferred value that is about to become it.
-
-        Args:
-            real: the result.
-            value: the deferred value.
-        """
+        """Move the copies of a result to the deferred value that is about to become it."""
         slots = self._copies.pop(real)
         if slots is not None:
             self._copies.put(value, slots)
 
     def know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
-        """Note that a tensor is on a device already, as a view of a copy there.
-
-        Args:
-            place: the device.
-            tensor: the tensor.
-            copied: the view of a copy.
-        """
+        """Note that a tensor is on a device already, as a view of a copy there."""
         self._copies.get_or_put(tensor, dict)[place, *state_of(tensor)] = Copy(
             copied, None, version_of(copied)
         )
@@ -165,12 +133,7 @@ class Step:
         return Copy(copied, None, version_of(copied))
 
     def bring_home(self, result: Any, inputs: Any) -> Any:
-        """Bring the outputs of a model to where its inputs lie.
-
-        Args:
-            result: what the model returned.
-            inputs: what it was given.
-        """
+        """Bring the outputs of a model to where its inputs lie."""
         first = next(tensors_in(inputs), None)
         home = None if first is None else self.backend.place_of(first)
         if self.runtime.leaves_sharded:
@@ -190,42 +153,21 @@ class Step:
     def lend(
         self, values: tuple[Any, Any], place: str, *, writes: bool = False
     ) -> tuple[tuple[Any, Any], Loans]:
-        """Bring all arguments of a layer or functional op (glue) to its device.
-
-        Args:
-            values: positional and keyword arguments, nested as they are.
-            place: the device.
-            writes: whether it may write them.
-
-        Returns:
-            The arguments on the device, and the record of copies.
-        """
+        """Bring all arguments of a layer or functional op (glue) to its device."""
         return lent(self, values, place, writes=writes)
 
     def loans(self, place: str) -> Loans:
-        """An empty record of copies.
-
-        Args:
-            place: where they will lie.
-        """
+        """An empty record of copies."""
         return Loans(self.backend, functools.partial(self.know, place))
 
     def may_write(self, *values: Any) -> None:
-        """Make the next operation, which may write these in place, wait for transfers that read them.
-
-        Args:
-            *values: tensors, nested as they are.
-        """
+        """Make the next operation, which may write these in place, wait for transfers that read them."""
         for tensor in tensors_in(*values):
             wait_for_readers(tensor, self.backend)
             note_write(tensor)
 
     def may_write_anything(self, place: str) -> None:
-        """Make the next operation, which may write any tensor on a device, wait for all transfers from it.
-
-        Args:
-            place: the device.
-        """
+        """Make the next operation, which may write any tensor on a device, wait for all transfers from it."""
         wait_for_sends(self.backend, place)
 
     def close(self) -> None:
@@ -233,16 +175,7 @@ class Step:
         wait_for_all_sends(self.backend)
 
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
-        """Note that the code reaches a layer.
-
-        Args:
-            layer: its name.
-            args: positional arguments.
-            kwargs: keyword arguments.
-
-        Returns:
-            The name of the call.
-        """
+        """Note that the code reaches a layer."""
         turn = self._calls.get(layer, 0)
         self._calls[layer] = turn + 1
         call = f"{layer}#{turn}" if turn else layer
@@ -251,13 +184,6 @@ class Step:
         return call
 
     def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
-        """Mark a result with the device and the time of its making.
-
-        Args:
-            result: what a layer or functional op (glue) returned.
-            place: the device where it ran; None if it has none yet.
-            turn: its place in the code's order.
-            renew: see `storage.stamp`.
-        """
+        """Mark a result with the device and the time of its making."""
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)

@@ -57,14 +57,7 @@ class Checkpoint:
         _check(self.path, listed, self.entries)
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read tensors lazily, file after file. Release one before asking for the next, to save memory.
-
-        Args:
-            names: the tensors' names; they come in the order of the files.
-
-        Returns:
-            Name and tensor, on the host. The tensor may map the file's memory: do not write to it.
-        """
+        """Read tensors lazily, file after file. Release one before asking for the next, to save memory."""
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self.entries[name].file, []).append(name)

@@ -15,12 +15,7 @@ from baechi.torchlib.private.modules import buffer_table, loaded_hooks, paramete
 
 
 def watch_loading(model: nn.Module, runtime: Runtime) -> None:
-    """Tell a runtime when weights of a model, or of a submodule, are loaded.
-
-    Args:
-        model: the root.
-        runtime: the model's.
-    """
+    """Tell a runtime when weights of a model, or of a submodule, are loaded."""
     for module in model.modules():
         takes_hooks = not isinstance(module, torch.jit.ScriptModule)
         if takes_hooks and (module is model or parameter_table(module) or buffer_table(module)):

@@ -33,19 +33,7 @@ def has_weights(module: nn.Module) -> bool:
 
 
 def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
-    """Check that a plan belongs to a model, and return the planned device of each weight.
-
-    Args:
-        model: the model.
-        plan: the plan.
-
-    Returns:
-        Device name by weight name.
-
-    Raises:
-        PlanError: the plan is of another model: modules, classes, weights or their bytes differ; or its
-            shards are no shares of the model's layers.
-    """
+    """Check that a plan belongs to a model, and return the planned device of each weight."""
     whole, modules = weights_of(model), modules_of(model)
     faults = list(_module_faults(plan, modules))
     cuts = cuts_of(plan.graph)
@@ -71,15 +59,7 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
 
 
 def planned_devices(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The planned device of each weight, unchecked; weights that the plan does not know are left out.
-
-    Args:
-        plan: the plan.
-        weights: by qualified name.
-
-    Returns:
-        Device name by weight name.
-    """
+    """The planned device of each weight, unchecked; weights that the plan does not know are left out."""
     planned: dict[str, str] = {}
     for node in plan.graph.placed():
         planned.update({name: plan.device_of[node] for name in _weights_of_node(plan, node, weights)})

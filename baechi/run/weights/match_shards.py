@@ -15,12 +15,7 @@ _ALIKE = ("dimension", "sizes", "cuts", "units", "function")
 
 
 def shard_faults(graph: LayerGraph, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    """What is wrong with the shards and joins of a plan, one sentence each.
-
-    Args:
-        graph: the layer graph of a plan.
-        modules: the model's modules by qualified name.
-    """
+    """What is wrong with the shards and joins of a plan, one sentence each."""
     shards: dict[str, Shard] = {}
     numbers: dict[str, tuple[list[int], int]] = {}
     joins = {costs.joins: node for node, costs in graph.placed_costs() if costs.joins is not None}

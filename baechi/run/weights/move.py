@@ -25,15 +25,6 @@ def move(
 
     Weights that share storage (tied weights, views) move together, and still share it. Weights on `meta`
     stay there. After an exception (a device out of memory) every weight is where it was.
-
-    Args:
-        weights: parameters and buffers by name.
-        targets: device that each goes to, by name.
-        backend: the devices.
-        optimizer: an optimizer whose existing state moves with its parameters.
-
-    Raises:
-        BaechiError: weights would go to another device, but a DistributedDataParallel already wraps them.
     """
     weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
     torch.clear_autocast_cache()  # cached casts of weights lie on the old devices

@@ -76,24 +76,14 @@ class Replicas:
 
 
 def leave_sharded_alone(model: nn.Module, runtime: Runtime) -> None:
-    """Let `DistributedDataParallel` leave sharded weights alone.
-
-    Args:
-        model: the root.
-        runtime: its runtime.
-    """
+    """Let `DistributedDataParallel` leave sharded weights alone."""
     shards = {id(weight) for name, weight in weights_of(model).items() if name in runtime.cuts}
     weights = model.named_parameters(remove_duplicate=False)
     leave_alone(model, [name for name, weight in weights if id(weight) in shards])
 
 
 def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
-    """Before a call: if it is that of a `DistributedDataParallel`, see to its sharded weights.
-
-    Args:
-        model: the root, which has such weights.
-        runtime: its runtime.
-    """
+    """Before a call: if it is that of a `DistributedDataParallel`, see to its sharded weights."""
     if not distributed.is_available() or not distributed.is_initialized():
         return
     parallel, replicas = running_parallel(), runtime.replicas
@@ -106,12 +96,7 @@ def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
 
 
 def end_replicas(model: nn.Module, runtime: Runtime | None) -> None:
-    """The model's weights are whole from now on.
-
-    Args:
-        model: the root.
-        runtime: its runtime, if it had one.
-    """
+    """The model's weights are whole from now on."""
     leave_alone(model, [])
     if runtime is not None and runtime.replicas is not None:
         runtime.replicas.end()

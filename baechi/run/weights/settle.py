@@ -24,16 +24,6 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
     says where a tensor lies. A deep copy or a pickle of a buffer loses the mark, and so does
     `model.half()` outside `with cluster:`. Weights that were on `meta` when the model was assigned may
     have been replaced since by weights on any device.
-
-    Args:
-        module: the root, another module of several devices, or a layer.
-        binding: its link to the runtime.
-
-    Returns:
-        The runtime.
-
-    Raises:
-        BaechiError: a weight is on `meta`.
     """
     runtime = binding.runtime
     # a session is one `with cluster:` of an emulated cluster: each one counts the weights' bytes anew
@@ -69,10 +59,6 @@ def why_elsewhere(model: nn.Module, binding: Binding) -> str:
 
     A call looks for it only once it has failed: `layer.weight = nn.Parameter(...)`, `weight.data = ...`, an
     adapter that is merged or a module that is added tell nobody.
-
-    Args:
-        model: the root, another module of several devices, or a layer.
-        binding: its link to the runtime.
     """
     runtime, prefix = binding.runtime, "" if binding.name == ROOT else f"{binding.name}."
     backend, cuts = runtime.backend, runtime.cuts

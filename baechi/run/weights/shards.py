@@ -21,12 +21,7 @@ from baechi.torchlib.tensors.storage import storage_object
 
 
 def by_shard(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:
-    """Weights by the names that plans have for them: shards in place of those that are cut.
-
-    Args:
-        weights: by qualified name.
-        cuts: where they are cut, or are going to be.
-    """
+    """Weights by the names that plans have for them: shards in place of those that are cut."""
     found: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
         if name not in cuts:
@@ -48,13 +43,6 @@ def shard_weights(
     """Cut whole weights, with gradients and optimizer state, each shard on its device.
 
     Weights that share memory share their shards: tied ones that `load_state_dict(assign=True)` made two.
-
-    Args:
-        weights: by qualified name; those in shards stay as they are.
-        cuts: where they are cut.
-        planned: the device of each shard.
-        backend: the devices.
-        optimizer: an optimizer made before.
     """
     whole = {name: weights[name] for name in cuts if name in weights}
     whole = {name: weight for name, weight in whole.items() if not isinstance(weight, ShardedWeight)}
@@ -96,12 +84,7 @@ def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, nu
 
 
 def join_weights(weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None) -> None:
-    """Make sharded weights, their gradients and optimizer state, plain tensors on the host.
-
-    Args:
-        weights: by qualified name.
-        optimizer: an optimizer made before.
-    """
+    """Make sharded weights, their gradients and optimizer state, plain tensors on the host."""
     for weight in weights.values():
         if isinstance(weight, ShardedWeight):
             grad = weight.grad

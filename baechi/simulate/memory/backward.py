@@ -119,14 +119,7 @@ class BackwardLedger:
         self._add(tensor, transfer.target, arrived, self._times.asked_s[number])
 
     def leave(self, number: int) -> Gradient:
-        """Let the source release a gradient that was sent.
-
-        Args:
-            number: the transfer.
-
-        Returns:
-            What arrives.
-        """
+        """Let the source release a gradient that was sent."""
         transfer, until_s = self._transfers[number], self._times.moves[number].end_s
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
@@ -136,15 +129,7 @@ class BackwardLedger:
         return Gradient(self._copy_bytes(transfer), until_s)
 
     def take_out(self, tensor: int, device: int) -> Gradient | None:
-        """Let a gradient wait: nothing is added to it, until it is put in.
-
-        Args:
-            tensor: whose gradient.
-            device: where it is.
-
-        Returns:
-            The gradient, if there is one.
-        """
+        """Let a gradient wait: nothing is added to it, until it is put in."""
         gradient = self.hold(tensor, device)
         self._gradients.take(tensor, device)
         if gradient is not None:
@@ -152,37 +137,18 @@ class BackwardLedger:
         return gradient
 
     def put_in(self, tensor: int, device: int, gradient: Gradient) -> None:
-        """Add a gradient that waited to what is there.
-
-        Args:
-            tensor: whose gradient.
-            device: where it is.
-            gradient: the gradient.
-        """
+        """Add a gradient that waited to what is there."""
         self._add(tensor, device, gradient)
 
     def hold(self, tensor: int, device: int) -> Gradient | None:
-        """Keep the gradient of a tensor, whatever takes it, until `let_go`.
-
-        Args:
-            tensor: the tensor.
-            device: where the gradient is.
-
-        Returns:
-            The gradient, if there is one.
-        """
+        """Keep the gradient of a tensor, whatever takes it, until `let_go`."""
         gradient = self._gradients.get(tensor, device)
         if gradient is not None:
             gradient.holders += 1
         return gradient
 
     def let_go(self, gradient: Gradient, device: int) -> None:
-        """Keep it no more.
-
-        Args:
-            gradient: what `hold` returned.
-            device: where it is.
-        """
+        """Keep it no more."""
         gradient.holders -= 1
         if not gradient.holders:
             self._drop(gradient, device)

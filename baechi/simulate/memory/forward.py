@@ -43,11 +43,7 @@ class Kept:
     newest_sent: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def sent(self, layer: int) -> float:
-        """When the streams that sent a layer's output have finished all work issued to them so far.
-
-        Args:
-            layer: the layer.
-        """
+        """When the streams that sent a layer's output have finished all work issued to them so far."""
         return max([self.newest_sent[pair] for pair in self.ways.get(layer, ())], default=OVER)
 
 
@@ -96,15 +92,7 @@ class ForwardLedger:
             self._users[maker] += 2  # its variable, and the layer itself: the variable may go before it runs
 
     def count(self, instructions: Sequence[Instruction], over_s: float) -> Kept:
-        """Count the host's program, instruction by instruction.
-
-        Args:
-            instructions: the program.
-            over_s: when the host has all that the model returns.
-
-        Returns:
-            What is kept for backward.
-        """
+        """Count the host's program, instruction by instruction."""
         launches = (number for what, number in instructions if what == "launch")
         end = len(self._dropped)
         following = next(launches, end)
@@ -128,11 +116,7 @@ class ForwardLedger:
         return transfer.producers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[transfer.tensor]
 
     def depart(self, number: int) -> None:
-        """Count the copy of a tensor that leaves.
-
-        Args:
-            number: the transfer.
-        """
+        """Count the copy of a tensor that leaves."""
         transfer, now_s = (
             self._transfers[number],
             self._times.asked_s[number] - self._stage.cluster.launch_s,
@@ -156,11 +140,7 @@ class ForwardLedger:
                 owners += [base for base in bases if base != FROM_HOST]
 
     def launch(self, layer: int) -> None:
-        """Count what a layer makes.
-
-        Args:
-            layer: the layer.
-        """
+        """Count what a layer makes."""
         stage, memory = self._stage, self._memory
         device, footprint = stage.device_of[layer], stage.footprints[layer]
         temp_bytes = stage.temp_bytes[layer]
@@ -173,9 +153,6 @@ class ForwardLedger:
     def come_to(self, layer: int) -> None:
         """End the calls that return before a layer launches: all of them, if the code reaches the layer now.
         If another launch woke it, the code is still in that launch's call: only calls after that return.
-
-        Args:
-            layer: the layer; the number of layers at the end.
         """
         code_goes_on = layer >= self._passed
         while len(self._calls) > (not code_goes_on):
@@ -277,11 +254,7 @@ class ForwardLedger:
             self._memory.drop(transfer.target, transfer.copy_bytes, self._newest_s[transfer.target], now_s)
 
     def finish(self, now_s: float) -> None:
-        """End the forward: its variables are released, and the host has what it fetched.
-
-        Args:
-            now_s: when that is.
-        """
+        """End the forward: its variables are released, and the host has what it fetched."""
         self._over = True
         for maker in reversed(range(len(self._dropped))):
             if not self._dropped[maker]:

@@ -51,40 +51,18 @@ class Gradients:
         self._there: dict[tuple[int, int], Gradient] = {}
 
     def get(self, tensor: int, device: int) -> Gradient | None:
-        """The gradient of a tensor on a device, if there is one.
-
-        Args:
-            tensor: the tensor.
-            device: the device.
-        """
+        """The gradient of a tensor on a device, if there is one."""
         return self._there.get((tensor, device))
 
     def put(self, tensor: int, device: int, gradient: Gradient) -> Gradient | None:
-        """Set the gradient of a tensor.
-
-        Args:
-            tensor: the tensor.
-            device: the device.
-            gradient: its gradient from now on.
-
-        Returns:
-            The gradient it replaces, if that has no holder left.
-        """
+        """Set the gradient of a tensor."""
         gradient.holders += 1
         before = self.take(tensor, device)
         self._there[tensor, device] = gradient
         return before
 
     def take(self, tensor: int, device: int) -> Gradient | None:
-        """Forget the gradient of a tensor.
-
-        Args:
-            tensor: the tensor.
-            device: the device.
-
-        Returns:
-            The gradient, if it has no holder left.
-        """
+        """Forget the gradient of a tensor."""
         gradient = self._there.pop((tensor, device), None)
         if gradient is None:
             return None

@@ -67,14 +67,7 @@ class Memory:
         self.live_bytes[device] -= size_bytes
 
     def issue(self, device: int, size_bytes: int, now_s: float, least_s: float | None = None) -> None:
-        """Count bytes that the host asks for, after freeing memory whose last use is over by then.
-
-        Args:
-            device: where.
-            size_bytes: how many.
-            now_s: the clock of the thread that asks.
-            least_s: the earliest clock of all threads; `now_s` unless given.
-        """
+        """Count bytes that the host asks for, after freeing memory whose last use is over by then."""
         pending, known_s = self._pending[device], now_s if least_s is None else least_s
         while pending and pending[0][0] <= known_s:  # a slower thread may still delay what is over later
             self.free(device, heappop(pending)[1])
@@ -86,11 +79,7 @@ class Memory:
             self.draw(device, now_s)
 
     def step(self, now_s: float) -> None:
-        """Count the optimizer's step. It may begin while streams still use memory that was released.
-
-        Args:
-            now_s: the host's clock.
-        """
+        """Count the optimizer's step. It may begin while streams still use memory that was released."""
         for device, pending in enumerate(self._pending):
             late_bytes = sum([size_bytes for until_s, size_bytes in pending if until_s > now_s])
             full_bytes = self.stepping_bytes[device] + late_bytes
@@ -98,14 +87,7 @@ class Memory:
                 self.peak_bytes[device] = max(self.peak_bytes[device], full_bytes)
 
     def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
-        """Release bytes that a stream may still be using.
-
-        Args:
-            device: where.
-            size_bytes: how many.
-            until_s: when streams have finished with them; `OVER` if only the device's own uses them.
-            now_s: the earliest clock of all threads.
-        """
+        """Release bytes that a stream may still be using."""
         if until_s <= now_s:
             self.free(device, size_bytes)
             if self.is_drawn:
@@ -119,15 +101,7 @@ class Memory:
         curve.append((max(now_s, curve[-1][0]), self.live_bytes[device]))
 
     def by_device(self, names: Sequence[str], end_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
-        """The bytes that each device held, from the start of forward to the optimizer's step.
-
-        Args:
-            names: the devices.
-            end_s: when the last phase was over.
-
-        Returns:
-            By device, `(seconds, bytes)` where its bytes change; of changes at one time, the last.
-        """
+        """The bytes that each device held, from the start of forward to the optimizer's step."""
         return {
             name: _steps([*curve, (end_s, last)])
             for name, curve, last in zip(names, self._curve, self.stepping_bytes, strict=True)
@@ -145,11 +119,7 @@ def _steps(curve: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
 
 
 def stepping_bytes(stage: IndexedPlan) -> list[int]:
-    """By device, the bytes it holds when the optimizer steps.
-
-    Args:
-        stage: the plan.
-    """
+    """By device, the bytes it holds when the optimizer steps."""
     resident, total, largest = ([0] * stage.host for _ in range(3))
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]
@@ -192,9 +162,6 @@ class _Watching(ABC):
 
         At one time ends come first, then transfers leave, then layers start: what is freed at a time can be
         allocated at that time. What takes no time ends right after its start.
-
-        Args:
-            times: when everything ran.
         """
         happen = self.started, self.ended, self.left, self.arrived
         moves = [(number, job) for number, job in times.moves.items() if number < len(self._transfers)]

@@ -24,13 +24,7 @@ Job = tuple[float, float, float]
 
 
 def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: bool = True) -> float:
-    """A time that no order can beat, whatever the memory.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        in_turn: whether what a unit sends to one device is minded to go one after the other.
-    """
+    """A time that no order can beat, whatever the memory."""
     found = ways(costs, microbatches, in_turn=in_turn)
     pairs = zip(found.heads_s, found.tails_s, strict=True)
     bounds_s = [_host_s(costs, microbatches) - costs.lead_s, *[head_s + tail_s for head_s, tail_s in pairs]]
@@ -83,11 +77,7 @@ def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator
 
 
 def one_machine_s(jobs: list[Job]) -> float:
-    """When the last job and what comes after it is over, if jobs can be interrupted.
-
-    Args:
-        jobs: of one machine.
-    """
+    """When the last job and what comes after it is over, if jobs can be interrupted."""
     waiting: list[list[float]] = []
     now_s = over_s = 0.0
     jobs = sorted(jobs)

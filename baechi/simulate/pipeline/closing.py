@@ -41,16 +41,7 @@ class Closing:
     gradients: Sequence[int]
 
     def end_s(self, microbatches: int, host_s: float, free_s: Sequence[float]) -> tuple[float, float]:
-        """When all is over.
-
-        Args:
-            microbatches: how many.
-            host_s: when the host has issued all tasks.
-            free_s: by device, when its tasks are over.
-
-        Returns:
-            The time, and the seconds that the host works.
-        """
+        """When all is over."""
         walk = _Walk(self, host_s, list(free_s))
         for device, size_bytes, _ in self.returned:
             walk.join(device, size_bytes, microbatches)

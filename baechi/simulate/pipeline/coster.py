@@ -40,11 +40,7 @@ class PipelineCoster:
         self._regions = regions_of(self.indexed) if graph.training else []
 
     def __call__(self, device_of: Sequence[int]) -> PipelineCosts:
-        """The costs of a placement.
-
-        Args:
-            device_of: by node in code order, its device.
-        """
+        """The costs of a placement."""
         units = self.placeable.units(device_of)
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
         runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too

@@ -117,11 +117,7 @@ class PipelineCosts:
 
 
 def last_for_readers(sends: Sequence[Send]) -> list[tuple[Send, bool]]:
-    """Each with whether the same readers wait for no later one, at the same layers: the last arrives last.
-
-    Args:
-        sends: what a task sends, in this order: on a channel, they arrive in this order.
-    """
+    """Each with whether the same readers wait for no later one, at the same layers: the last arrives last."""
     keys = [(send.target, send.readers, send.early_s) for send in sends]
     last = {key: number for number, key in enumerate(keys)}
     return [(send, last[key] == number) for number, (send, key) in enumerate(zip(sends, keys, strict=True))]

@@ -30,13 +30,7 @@ class PipelineMemory:
 
 
 def memory_of(costs: PipelineCosts, order: Sequence[Task], replay: Replay | None = None) -> PipelineMemory:
-    """Go through a list.
-
-    Args:
-        costs: of the pipeline.
-        order: one list for the host, which can run.
-        replay: when it runs; without it what is needed, if the allocator waits.
-    """
+    """Go through a list."""
     return _Ledger(costs, replay).walk(order)
 
 
@@ -116,12 +110,7 @@ class _Streams:
                 self._sent.setdefault(maker, []).append((send.source, job.end_s))
 
     def issue(self, position: int, task: Task) -> float:
-        """Issue a task; returns the time at which the host comes to its first kernel.
-
-        Args:
-            position: its place in the list.
-            task: the task.
-        """
+        """Issue a task; returns the time at which the host comes to its first kernel."""
         device = self._replay.units.device(task)
         self.computed_s[device] = self._replay.jobs[task].end_s
         self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])

@@ -26,15 +26,7 @@ class QuickStep:
         self._memory = [device.memory_bytes for device in coster.cluster.devices]
 
     def __call__(self, device_of: Sequence[int], at_most_s: float) -> tuple[int, float]:
-        """Predict the step of a placement.
-
-        Args:
-            device_of: by node in code order, its device.
-            at_most_s: a step that is longer than this does not matter.
-
-        Returns:
-            By how many bytes devices are too full, and seconds; if they are above the limit, a bound.
-        """
+        """Predict the step of a placement."""
         costs = self._coster(device_of)
         least_s = shortest_pipeline_s(costs, self._microbatches)
         if least_s > at_most_s:

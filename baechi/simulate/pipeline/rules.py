@@ -71,15 +71,7 @@ RULES: dict[str, Ranks] = {
 
 
 def limits_of(costs: PipelineCosts, microbatches: int) -> Iterator[tuple[int, ...]]:
-    """Limits in flight that are worth a try, by device: from the fewest on.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-
-    Yields:
-        As many as devices follow, or twice as many (slow links), and some more; and the same for all devices.
-    """
+    """Limits in flight that are worth a try, by device: from the fewest on."""
     units, devices = costs.units, range(len(costs.cluster))
     deepest = max([ahead for ahead, _ in units.depths], default=0)
     level = [

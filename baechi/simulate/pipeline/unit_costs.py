@@ -54,11 +54,7 @@ class UnitCosts(NamedTuple):
 
 
 def units_at_work(costs: PipelineCosts) -> list[UnitCosts]:
-    """The units, in the order of their places.
-
-    Args:
-        costs: of the pipeline.
-    """
+    """The units, in the order of their places."""
     runs, of_units, host = len(costs.forward_s), costs.units.unit_devices, len(costs.cluster)
     first, pieces_of = dict[int, int](), defaultdict[int, list[int]](list)
     for place, piece in enumerate(costs.pieces, start=len(of_units)):

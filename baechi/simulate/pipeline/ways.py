@@ -33,13 +33,7 @@ class Ways:
 
 
 def ways(costs: PipelineCosts, microbatches: int, *, in_turn: bool = False) -> Ways:
-    """The longest ways of all tasks.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        in_turn: whether what a unit sends to one device goes one after the other.
-    """
+    """The longest ways of all tasks."""
     units, runs = costs.units, len(costs.forward_s)
     ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
     after, width = followers_of(costs, in_turn=in_turn), len(ordered)
@@ -68,10 +62,6 @@ def followers_of(costs: PipelineCosts, *, in_turn: bool = False) -> list[list[tu
 
     That is before the end if it goes on with other work, or they begin with other work. Then the time is
     negative.
-
-    Args:
-        costs: of the pipeline.
-        in_turn: whether what a unit sends to one device goes one after the other.
     """
     runs = len(costs.forward_s)
     found = [[(later, 0.0) for later in at_once] for at_once in waiting_for_ends(costs)]
@@ -99,11 +89,7 @@ def _arrivals(costs: PipelineCosts, in_turn: bool) -> list[list[tuple[Send, floa
 
 
 def waiting_for_ends(costs: PipelineCosts) -> list[list[int]]:
-    """By unit, those of its microbatch that wait for its end and for no transfer: by data, or by the code.
-
-    Args:
-        costs: of the pipeline.
-    """
+    """By unit, those of its microbatch that wait for its end and for no transfer: by data, or by the code."""
     units, runs = costs.units, len(costs.forward_s)
     found: list[list[int]] = [[] for _ in units.unit_devices]
     for run, before in enumerate(costs.forward_after):
@@ -120,14 +106,7 @@ def waiting_for_ends(costs: PipelineCosts) -> list[list[int]]:
 
 
 def arrivals_of(costs: PipelineCosts) -> Iterator[tuple[int, float]]:
-    """What units wait for: of several transfers to the same readers, the last.
-
-    Args:
-        costs: of the pipeline.
-
-    Yields:
-        A unit, and what it takes of its device before it reads what arrives.
-    """
+    """What units wait for: of several transfers to the same readers, the last."""
     units, runs = costs.units, len(costs.forward_s)
     for unit, sends in enumerate((*costs.sends_at_end[: len(units.unit_devices)], *costs.sends_before_end)):
         stages = runs if runs <= unit < len(units.unit_devices) else 0
@@ -140,26 +119,14 @@ def arrivals_of(costs: PipelineCosts) -> Iterator[tuple[int, float]]:
 
 
 def by_task(each_s: Sequence[float], more_s: Sequence[float], units: Units, microbatches: int) -> list[float]:
-    """Seconds by task: from the second microbatch on, stages take more.
-
-    Args:
-        each_s: by run, then by stage, what a task takes.
-        more_s: by stage, how much more.
-        units: of the pipeline.
-        microbatches: how many.
-    """
+    """Seconds by task: from the second microbatch on, stages take more."""
     width, runs = len(units.unit_devices), len(each_s) - len(more_s)
     later_s = [*each_s[:runs], *map(sum, zip(each_s[runs:], more_s, strict=True))]
     return [*each_s[:width], *later_s[:width] * (microbatches - 1)]
 
 
 def fetched_s(costs: PipelineCosts, *, in_turn: bool = False) -> list[float]:
-    """By run, how long after its end the last of what others read is there.
-
-    Args:
-        costs: of the pipeline.
-        in_turn: whether what a unit sends to one device goes one after the other.
-    """
+    """By run, how long after its end the last of what others read is there."""
     of_runs = _arrivals(costs, in_turn)[: len(costs.forward_s)]
     return [max([0.0, *[there_s for _, there_s in arrivals]]) for arrivals in of_runs]
 
@@ -169,12 +136,6 @@ def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:
 
     A microbatch's code is walked once, so its runs are issued in the order of the code, and its backward
     after them. A device runs what it is given in that order.
-
-    Args:
-        costs: of the pipeline.
-
-    Yields:
-        A unit, and one that comes after it.
     """
     units, last = costs.units, dict[int, int]()
     for run, stage in enumerate(units.stage_of_run):
@@ -187,11 +148,7 @@ def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:
 
 
 def uploaded_s(costs: PipelineCosts) -> list[float]:
-    """By run, when it can begin at the earliest, by what it needs from the host.
-
-    Args:
-        costs: of the pipeline.
-    """
+    """By run, when it can begin at the earliest, by what it needs from the host."""
     found = [0.0] * len(costs.forward_s)
     for sends in costs.uploads:
         for send in sends:

@@ -32,11 +32,7 @@ class Charges:
         self._begun = False
 
     def before(self, instruction: Instruction) -> float:
-        """Seconds of the runtime's own work before an instruction.
-
-        Args:
-            instruction: the next one.
-        """
+        """Seconds of the runtime's own work before an instruction."""
         (what, number), own = instruction, self._own
         taken_s = 0.0
         if what == "launch":

@@ -29,12 +29,7 @@ from baechi.simulate.time.transfers import NO_TENSOR, Transfer, downloads
 
 
 def stuck(phase: Phase, layers: Sequence[str]) -> PlanError:
-    """The error of a plan whose layers wait for each other.
-
-    Args:
-        phase: forward or backward.
-        layers: those that never run.
-    """
+    """The error of a plan whose layers wait for each other."""
     return PlanError(
         f"{phase} stops for ever at {', '.join(layers)}: the plan's order is not topological, or its graph "
         "says that layers await each other (awaited_before)"
@@ -152,14 +147,7 @@ class Forward(_Issuing):
                 self._after[transfer.consumers[0]] += transfer.producers
 
     def run(self, instructions: Sequence[Instruction]) -> Times:
-        """Issue everything; then fetch what the model returns.
-
-        Args:
-            instructions: what the host does.
-
-        Raises:
-            PlanError: the code waits for a value that is never issued.
-        """
+        """Issue everything; then fetch what the model returns."""
         for what, number in instructions:
             if what == "await":
                 newest = self._newest.get(self._stage.device_of[number])
@@ -215,15 +203,7 @@ def go_back(
     transfers: Sequence[Transfer],
     instructions: Sequence[Instruction],
 ) -> None:
-    """Run the host's program in reverse, and report each instruction to a walker.
-
-    Args:
-        stage: the plan, in the order of launches.
-        walker: is told of each instruction.
-        forward: what moved in the forward.
-        transfers: what moves in backward.
-        instructions: what the host did in forward.
-    """
+    """Run the host's program in reverse, and report each instruction to a walker."""
     ways = {(transfer.tensor, transfer.source): number for number, transfer in enumerate(transfers)}
     for number, transfer in enumerate(transfers):
         if transfer.source == stage.host:  # the gradient of a loss

@@ -30,14 +30,7 @@ class LaunchOrder(NamedTuple):
 def launch_order(
     indexed: IndexedGraph, has_no_turn: Sequence[bool], device_of: Sequence[int], place: Sequence[int]
 ) -> LaunchOrder:
-    """The order in which layers launch.
-
-    Args:
-        indexed: the graph, in code order.
-        has_no_turn: by layer, whether no order has it; see `IndexedPlan`.
-        device_of: by layer, its device.
-        place: by layer, its place in the plan's order.
-    """
+    """The order in which layers launch."""
     last = [-1] * (max(device_of, default=0) + 1)
     in_code_order = True
     for layer, device in enumerate(device_of):

@@ -23,13 +23,7 @@ Instruction = tuple[Literal["launch", "depart", "arrive", "await"], int]
 def program(
     stage: IndexedPlan, transfers: Sequence[Transfer], awaited: Mapping[int, Sequence[int]]
 ) -> list[Instruction]:
-    """What the host does in a forward.
-
-    Args:
-        stage: the plan, in the order of launches.
-        transfers: what moves in forward.
-        awaited: see `LaunchOrder`.
-    """
+    """What the host does in a forward."""
     indexed, order = stage.indexed, sorted(range(len(stage.place)), key=stage.place.__getitem__)
     before: defaultdict[int, list[int]] = defaultdict(list)
     after: defaultdict[int, list[int]] = defaultdict(list)

@@ -52,17 +52,7 @@ class Transfer:
 def forward_transfers(
     indexed: IndexedGraph, device_of: Sequence[int], place: Sequence[int], host: int
 ) -> list[Transfer]:
-    """The transfers of a forward.
-
-    Args:
-        indexed: the graph.
-        device_of: by layer, its device.
-        place: by layer, its place in the plan's order.
-        host: the host's index.
-
-    Returns:
-        In the order in which they queue when they are ready at the same time: as they are needed.
-    """
+    """The transfers of a forward."""
     transfers = []
     for tensor, consumers in enumerate(indexed.consumers):
         maker = indexed.source[tensor]
@@ -82,13 +72,7 @@ def forward_transfers(
 
 
 def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Transfer]:
-    """The transfers of the model's outputs to the host, one after the other; none if they stay.
-
-    Args:
-        indexed: the graph.
-        device_of: by layer, its device.
-        host: the host's index.
-    """
+    """The transfers of the model's outputs to the host, one after the other; none if they stay."""
     return [
         _dense(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
         for number, tensor in enumerate(indexed.fetched)
@@ -102,18 +86,7 @@ def backward_transfers(
     place: Sequence[int],
     host: int,
 ) -> list[Transfer]:
-    """The transfers of a backward.
-
-    Args:
-        indexed: the graph.
-        forward: the transfers of the forward.
-        device_of: by layer, its device.
-        place: by layer, its place in the plan's order.
-        host: the host's index; inputs get no gradient, and that of a loss that it fetched comes from there.
-
-    Returns:
-        In the order in which they queue when they are ready at the same time: as they are needed.
-    """
+    """The transfers of a backward."""
     turned = []
     for transfer in forward:
         if transfer.tensor != NO_TENSOR and transfer.source != host:

@@ -37,12 +37,7 @@ def valid_labels() -> Iterator[None]:
 
 @contextmanager
 def stepping(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """While this context is open, an optimizer steps.
-
-    Args:
-        optimizer: numbers that it asks for are 1 if it is one of torch's. None of these branches on a number,
-            but for L-BFGS, which cannot step without a closure.
-    """
+    """While this context is open, an optimizer steps."""
     token = _steps.set(type(optimizer).__module__.partition(".")[0] == "torch")
     try:
         yield
@@ -51,17 +46,7 @@ def stepping(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def assumed(name: str, given: list[torch.Tensor], args: Any, most_elements: int) -> Any:
-    """The result of an operator that asks for what is taken for granted.
-
-    Args:
-        name: the operator's name.
-        given: its tensor arguments, some of them without values.
-        args: its positional arguments.
-        most_elements: of a larger result nothing is known.
-
-    Returns:
-        A tensor with values, a number, or None if nothing is taken for granted of it.
-    """
+    """The result of an operator that asks for what is taken for granted."""
     if name == "_is_all_true":  # torch asks so only before it raises an error
         return torch.tensor(True)
     if name == "_local_scalar_dense":

@@ -44,20 +44,7 @@ class ShapeKernels:
         self._shapes = Shapes()
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operator.
-
-        Args:
-            func: the operator.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            ValuesNeeded: the result depends on values that are not known.
-            RuntimeError: torch's own errors for these shapes.
-        """
+        """Run an operator."""
         facts = facts_of(func)
         # they read and write no values
         if facts.aliases or facts.reshapes or facts.rule.new_memory or facts.rule.resizes:
@@ -91,11 +78,7 @@ class ShapeKernels:
         return func(*args, **kwargs) if isinstance(described, Views) else _made(described, given)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor with the same layout; valueless if the tensor is.
-
-        Args:
-            tensor: any tensor.
-        """
+        """A copy of a tensor with the same layout; valueless if the tensor is."""
         if not is_valueless(tensor):
             return copy_with_layout(tensor, _CPU)
         return made_valueless(copy_with_layout(tensor, _CPU, filled=False))
@@ -124,44 +107,24 @@ def memory_left_unfilled() -> Iterator[None]:
 
 
 def refuse_valueless(tensor: torch.Tensor, what: str) -> None:
-    """Refuse to read a tensor without values.
-
-    Args:
-        tensor: any tensor.
-        what: the name of what reads it, for the message.
-
-    Raises:
-        ValuesNeeded: the tensor has no values.
-    """
+    """Refuse to read a tensor without values."""
     if is_valueless(tensor):
         raise ValuesNeeded(f"{what} needs the values of a tensor of shape {tuple(tensor.shape)}")
 
 
 def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Valueless tensors of the same shapes and layouts. Those of tensors that share memory share it, too.
-
-    Args:
-        tensors: any dense tensors.
-    """
+    """Valueless tensors of the same shapes and layouts. Those of tensors that share memory share it, too."""
     return [made_valueless(tensor) for tensor in blank_tensors(tensors, _CPU)]
 
 
 def keeps_values(tensor: torch.Tensor) -> bool:
-    """Whether an input or buffer keeps its values: small ones do, since models branch on them.
-
-    Args:
-        tensor: an input or a buffer.
-    """
+    """Whether an input or buffer keeps its values: small ones do, since models branch on them."""
     plain = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
     return plain and tensor.numel() <= _MAX_ELEMENTS
 
 
 def depends_on_values(func: Any) -> bool:
-    """Whether an operator returns a number, or a shape, that depends on its arguments' values.
-
-    Args:
-        func: the operator.
-    """
+    """Whether an operator returns a number, or a shape, that depends on its arguments' values."""
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
@@ -170,9 +133,6 @@ def _with_masks_as_indices(func: Any, facts: Facts, args: Any) -> Any:
 
     The shape of `x[mask]` depends on the mask's values; that of `x[indices]` does not. If one number is
     written, no shape depends on where: a mask without values then selects nothing.
-
-    Raises:
-        ValuesNeeded: the result depends on other values than those of masks, or a mask has no values.
     """
     masks = facts.rule.masks
     if masks is None:
@@ -200,9 +160,6 @@ def _sized_by_values(
     """The results of an operator whose shapes follow from values of some arguments, such as lengths.
 
     What follows from these alone has values.
-
-    Raises:
-        ValuesNeeded: one of these has no values.
     """
     deciding = flat([args[position] for position in facts.rule.sized_by or ()])
     for tensor in deciding:
@@ -214,9 +171,6 @@ def _nested(func: Any, facts: Facts, args: Any, kwargs: dict[str, Any], given: l
     """The results of an operator that makes or takes nested tensors: these have no shape functions.
 
     So the kernel runs on whatever numbers are there, if they are few; the results have no values.
-
-    Raises:
-        ValuesNeeded: there are many, or a value that says how long rows are is not known.
     """
     for tensor in flat([args[position] for position in facts.rule.sized_by or ()]):
         refuse_valueless(tensor, facts.name)

@@ -17,11 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def clear_leftovers(survivors: Callable[[], int]) -> None:
-    """Clear the function caches (`functools.lru_cache`) that keep fake tensors.
-
-    Args:
-        survivors: counts what a run with fake tensors made and is still alive.
-    """
+    """Clear the function caches (`functools.lru_cache`) that keep fake tensors."""
     if not survivors():
         return
     gc.collect()
@@ -41,9 +37,6 @@ def forget_originals(mode: FakeTensorMode) -> None:
 
     It is a cycle of objects, and the collector may come late; meanwhile `torch.utils.swap_tensors`
     refuses tensors with weak references.
-
-    Args:
-        mode: the mode.
     """
     describer = mode.fake_tensor_converter.meta_converter.describer
     # `clear` of these would look at each original once more. In torch 2.9 that breaks a storage whose Python

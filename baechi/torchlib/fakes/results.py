@@ -35,17 +35,7 @@ _workspace_bytes: dict[Any, int | None] = {}
 
 
 def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """Correct the result of a shape function to what the real kernel returns.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        result: what it returned for fake tensors. The fake mode must still be on.
-
-    Returns:
-        The result, with other fake tensors where the kernel's differ.
-    """
+    """Correct the result of a shape function to what the real kernel returns."""
     rule = facts_of(func).rule
     if rule.undefined_without is not None:
         return without_undefined(func, args, result)
@@ -70,13 +60,7 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
 
 
 def without_undefined(func: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """The results of an operator, with None for those that its kernel does not make.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        result: what its shape function returned.
-    """
+    """The results of an operator, with None for those that its kernel does not make."""
     undefined_without = facts_of(func).rule.undefined_without
     if undefined_without is None:
         return result
@@ -88,13 +72,7 @@ def without_undefined(func: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _with_layout(rule: Rule, args: tuple[Any, ...], result: Any) -> Any:
-    """The result, whose first tensor has the kernel's strides.
-
-    Args:
-        rule: of the operator.
-        args: the operator's positional arguments.
-        result: what the shape function returned.
-    """
+    """The result, whose first tensor has the kernel's strides."""
     several = isinstance(result, tuple)
     first = result[0] if several else result
     if type(first) is not FakeTensor:
@@ -144,11 +122,6 @@ def with_kept_strides(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     """The result with all strides of the tensor that it was made of, where its kernel keeps them.
 
     Strides of dimensions of one element matter: pooling asks for them.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        result: what it returned.
     """
     given = [tensor for tensor in flat(args) if tensor.dim()]
     if not facts_of(func).rule.keeps_strides or len(given) != 1 or given[0].shape != result.shape:
@@ -176,14 +149,7 @@ def _with_own_memory(result: tuple[Any, ...]) -> tuple[Any, ...]:
 def _with_workspace(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """The result of an operator, its workspace as large as the kernel makes it.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        result: what the shape function returned.
-    """
+    """The result of an operator, its workspace as large as the kernel makes it."""
     workspace = facts_of(func).rule.workspace
     if workspace is None or type(result[workspace.result]) is not FakeTensor:
         return result

@@ -66,20 +66,7 @@ class Shapes:
     """Infers what operators return, and remembers it by operator and arguments' shapes."""
 
     def result_of(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
-        """The result of an operator.
-
-        Args:
-            func: the operator.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            given: the tensors among them.
-
-        Returns:
-            What it returns, with `Made` and `Given` in place of tensors; `Views` if some are views.
-
-        Raises:
-            RuntimeError: the operator refuses such arguments, or its result cannot be inferred.
-        """
+        """The result of an operator."""
         try:
             settings = torch.is_inference_mode_enabled(), torch.get_default_dtype()
             key = (func, _key_of(args), _key_of(kwargs), settings)
@@ -96,14 +83,7 @@ class Shapes:
 
 
 def on_zeros(func: Any, args: Any, kwargs: dict[str, Any], known: Sequence[torch.Tensor] = ()) -> Any:
-    """Run the real kernel on zeros of the arguments' shapes.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        known: the arguments that keep their values.
-    """
+    """Run the real kernel on zeros of the arguments' shapes."""
 
     def zeros(tensor: torch.Tensor) -> torch.Tensor:
         if any(tensor is one for one in known):
@@ -117,17 +97,7 @@ def on_zeros(func: Any, args: Any, kwargs: dict[str, Any], known: Sequence[torch
 
 
 def sized_by_values(func: Any, args: Any, kwargs: dict[str, Any], deciding: Sequence[torch.Tensor]) -> Any:
-    """What an operator returns whose results' shapes follow from the values of some arguments.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        deciding: these arguments; the others are moved to `meta`.
-
-    Returns:
-        What it returns, with `Made` in place of tensors whose values do not follow from these alone.
-    """
+    """What an operator returns whose results' shapes follow from the values of some arguments."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if any(tensor is one for one in deciding):
@@ -144,11 +114,7 @@ def sized_by_values(func: Any, args: Any, kwargs: dict[str, Any], deciding: Sequ
 
 
 def is_cheap(given: list[torch.Tensor]) -> bool:
-    """Whether arguments are small enough to run a kernel only to show what it returns or draws.
-
-    Args:
-        given: its tensor arguments.
-    """
+    """Whether arguments are small enough to run a kernel only to show what it returns or draws."""
     return sum([tensor.numel() for tensor in given]) <= _MAX_TRIAL_ELEMENTS
 
 
@@ -192,12 +158,7 @@ def _inferred(func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Te
 
 
 def _described(result: Any, positions: dict[int, int]) -> Any:
-    """A result with `Made` and `Given` in place of tensors.
-
-    Args:
-        result: what the operator returned.
-        positions: position among the arguments, by id of a tensor.
-    """
+    """A result with `Made` and `Given` in place of tensors."""
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors_in(result)):
         raise RuntimeError("its result is no dense tensor")
 

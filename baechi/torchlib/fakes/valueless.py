@@ -16,20 +16,12 @@ _written: WeakSet[Any] = WeakSet()
 
 
 def is_valueless(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no values.
-
-    Args:
-        tensor: any tensor.
-    """
+    """Whether a tensor has no values."""
     return hasattr(storage_object(tensor), _VALUELESS)
 
 
 def forget_values(tensor: torch.Tensor) -> None:
-    """Mark a tensor, and all that share its storage, as valueless: values that it has are out of date.
-
-    Args:
-        tensor: any tensor.
-    """
+    """Mark a tensor, and all that share its storage, as valueless: values that it has are out of date."""
     storage = storage_object(tensor)
     if not hasattr(storage, _VALUELESS):
         setattr(storage, _VALUELESS, True)
@@ -37,14 +29,7 @@ def forget_values(tensor: torch.Tensor) -> None:
 
 
 def made_valueless(tensor: torch.Tensor) -> torch.Tensor:
-    """Mark a new tensor, in whose memory nothing was written, as valueless.
-
-    Args:
-        tensor: the tensor.
-
-    Returns:
-        The same tensor.
-    """
+    """Mark a new tensor, in whose memory nothing was written, as valueless."""
     storage = storage_object(tensor)
     setattr(storage, _VALUELESS, True)
     MADE.add(storage)

@@ -30,15 +30,7 @@ class Arguments:
 
     @classmethod
     def of(cls, args: Any, kwargs: Any) -> "Arguments":
-        """Those of a call that is about to happen.
-
-        Args:
-            args: positional arguments.
-            kwargs: keyword arguments.
-
-        Raises:
-            TypeError: there is an object among them that cannot be copied, or that holds tensors.
-        """
+        """Those of a call that is about to happen."""
         blanks: dict[int, torch.Tensor] = {}
 
         def blank(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,14 +51,7 @@ class Arguments:
         return cls(args, kwargs, grad, autocast)
 
     def filled(self, make: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, Any]:
-        """Arguments to call with.
-
-        Args:
-            make: given a tensor on `meta`, returns one like it; asked once for each.
-
-        Returns:
-            Positional and keyword arguments.
-        """
+        """Arguments to call with."""
         made: dict[int, torch.Tensor] = {}
 
         def fill(blank: torch.Tensor) -> torch.Tensor:

@@ -48,15 +48,6 @@ def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["Keeper"]
     Everything reachable from the model's modules: attributes, registered tables,
     containers, plain objects, small arrays; which memory each tensor has, and what is in it; gradients;
     the states of random generators, and settings of the process.
-
-    Args:
-        model: the model.
-        contents: which tensors' values are restored: of "all", of all but parameters ("no parameters"),
-            or of "none". (A run with fake tensors may write buffers: torch really runs an operation
-            whose inputs are all real.)
-
-    Yields:
-        What was found.
     """
     keeper = Keeper(contents)
     for module in model.modules():

@@ -20,9 +20,6 @@ def attribute_writes(told: Told) -> Iterator[None]:
     """Within this context, tell of each attribute that is set or deleted, and each buffer that is registered.
 
     What goes around `nn.Module` is not told: `vars(module)["kept"] = x`, `object.__setattr__(...)`.
-
-    Args:
-        told: called with the module, before the write; of any model and thread.
     """
     global _told
     with _lock:

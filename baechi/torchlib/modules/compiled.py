@@ -36,15 +36,7 @@ class Compiled:
 
 
 def set_aside(module: nn.Module, *, runs: bool) -> bool:
-    """Set aside what was compiled in place, if anything was.
-
-    Args:
-        module: a module; its `forward` is replaced if it `runs`.
-        runs: whether its original forward is to run compiled.
-
-    Returns:
-        Whether it does.
-    """
+    """Set aside what was compiled in place, if anything was."""
     call = compiled_call(module)
     if call is None:
         return False
@@ -55,30 +47,18 @@ def set_aside(module: nn.Module, *, runs: bool) -> bool:
 
 
 def is_set_aside(module: nn.Module) -> bool:
-    """Whether what was compiled of a module in place was set aside.
-
-    Args:
-        module: a module.
-    """
+    """Whether what was compiled of a module in place was set aside."""
     return module.__dict__.get(COMPILED) is not None
 
 
 def runs_uncompiled(module: nn.Module) -> bool:
-    """Whether a module was compiled in place, was set aside, and runs as it was written.
-
-    Args:
-        module: a module.
-    """
+    """Whether a module was compiled in place, was set aside, and runs as it was written."""
     found: Compiled | None = module.__dict__.get(COMPILED)
     return found is not None and found.forward is None
 
 
 def bring_back(module: nn.Module) -> None:
-    """Undo `set_aside`; a module of which nothing was set aside is left alone.
-
-    Args:
-        module: a module.
-    """
+    """Undo `set_aside`; a module of which nothing was set aside is left alone."""
     found: Compiled | None = module.__dict__.pop(COMPILED, None)
     if found is not None:
         set_compiled_call(module, found.call)

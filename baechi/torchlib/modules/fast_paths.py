@@ -15,9 +15,5 @@ FUSED_STACKS = (nn.TransformerEncoder,)
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether a module is what a compiler made, with all that is in it: wrappers stay outside of it.
-
-    Args:
-        module: any module.
-    """
+    """Whether a module is what a compiler made, with all that is in it: wrappers stay outside of it."""
     return type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule)

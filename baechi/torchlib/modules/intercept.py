@@ -20,10 +20,6 @@ def replace_forward(module: nn.Module, call: Callable[..., Any]) -> None:
     closure would go on computing with the source's weights). The instance's `__dict__` is written
     directly, since script modules refuse attributes. Signature and docstring stay those of the
     original, which Hugging Face's Trainer reads.
-
-    Args:
-        module: the module, which has no stand-in yet.
-        call: a module-level function; it finds the original with `original_forward`.
     """
     original = module.forward
     module.__dict__[_ORIGINAL] = module.__dict__.get("forward")
@@ -31,11 +27,7 @@ def replace_forward(module: nn.Module, call: Callable[..., Any]) -> None:
 
 
 def restore_forward(module: nn.Module) -> None:
-    """Undo `replace_forward`: the module is as it was found.
-
-    Args:
-        module: a module; one without a stand-in is left alone.
-    """
+    """Undo `replace_forward`: the module is as it was found."""
     if _ORIGINAL not in module.__dict__:
         return
     original = module.__dict__.pop(_ORIGINAL)
@@ -46,11 +38,7 @@ def restore_forward(module: nn.Module) -> None:
 
 
 def without_replacement(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module as without a replaced `forward`; the module is not changed.
-
-    Args:
-        module: a module, with or without a stand-in.
-    """
+    """The attributes of a module as without a replaced `forward`; the module is not changed."""
     own = dict(vars(module))
     own.pop(COMPILED, None)
     if _ORIGINAL in own:
@@ -63,11 +51,7 @@ def without_replacement(module: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def forward_restored(module: nn.Module) -> Iterator[None]:
-    """Restore the original `forward` for a while.
-
-    Args:
-        module: a module; one without a stand-in is left alone.
-    """
+    """Restore the original `forward` for a while."""
     kept = {name: vars(module)[name] for name in ("forward", _ORIGINAL)} if is_replaced(module) else {}
     restore_forward(module)
     try:
@@ -78,11 +62,7 @@ def forward_restored(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def forwards_set_aside(model: nn.Module) -> Iterator[None]:
-    """While this is open, all modules of a model have their original `forward`.
-
-    Args:
-        model: the model; `original_forward` goes on to work.
-    """
+    """While this is open, all modules of a model have their original `forward`."""
     tables = [vars(module) for module in model.modules() if is_replaced(module)]
     kept = [table["forward"] for table in tables]
     try:
@@ -98,21 +78,13 @@ def forwards_set_aside(model: nn.Module) -> Iterator[None]:
 
 
 def original_forward(module: nn.Module) -> Callable[..., Any]:
-    """The original `forward`, which the replacement hides.
-
-    Args:
-        module: a module with a stand-in.
-    """
+    """The original `forward`, which the replacement hides."""
     original: Callable[..., Any] | None = module.__dict__[_ORIGINAL]
     return type(module).forward.__get__(module) if original is None else original
 
 
 def forward_to_run(module: nn.Module) -> Callable[..., Any]:
-    """The original `forward`, compiled if the module was compiled in place.
-
-    Args:
-        module: a module with a stand-in.
-    """
+    """The original `forward`, compiled if the module was compiled in place."""
     own = module.__dict__
     compiled = own.get(COMPILED)
     if compiled is not None and compiled.forward is not None:
@@ -123,9 +95,5 @@ def forward_to_run(module: nn.Module) -> Callable[..., Any]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether the module's `forward` is replaced.
-
-    Args:
-        module: a module.
-    """
+    """Whether the module's `forward` is replaced."""
     return _ORIGINAL in module.__dict__

@@ -8,10 +8,6 @@ def state_beside(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> list
 
     A counter of steps stays on the host (also that of a weight that is one number), unless the
     optimizer says that its counters are the device's.
-
-    Args:
-        optimizer: the optimizer.
-        weight: a parameter.
     """
     told = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     return [

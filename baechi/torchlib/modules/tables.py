@@ -54,11 +54,7 @@ class Numbers:
 
 
 def numbers_of(item: Any) -> Numbers | None:
-    """What is in an array that is no tensor and can be written in place; None for all else.
-
-    Args:
-        item: anything.
-    """
+    """What is in an array that is no tensor and can be written in place; None for all else."""
     if issubclass(type(item), (array, bytearray)):
         return Numbers(item)
     if not _is_numpys(item):
@@ -78,11 +74,7 @@ def _numpys(item: Any) -> Any:
 
 
 def tables_of(item: Any) -> list[Any]:
-    """The tables that an object is, or has.
-
-    Args:
-        item: anything.
-    """
+    """The tables that an object is, or has."""
     tables: list[Any] = []
     kind: Any = type(item)
     if issubclass(kind, (dict, list, set, deque, types.CellType)):
@@ -112,21 +104,13 @@ def _attributes_reader(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def members_of(item: tuple[Any, ...] | frozenset[Any]) -> list[Any]:
-    """What is in a tuple or frozenset, by the methods of the base type.
-
-    Args:
-        item: of that type, or of a subclass.
-    """
+    """What is in a tuple or frozenset, by the methods of the base type."""
     return list(tuple.__iter__(item) if isinstance(item, tuple) else frozenset.__iter__(item))
 
 
 @cache
 def slot_names(kind: Any) -> tuple[str, ...]:
-    """The slots of the objects of a class, as its methods name them.
-
-    Args:
-        kind: the class.
-    """
+    """The slots of the objects of a class, as its methods name them."""
     # types written in C have member descriptors too, but no `__slots__`: those are not ours to write.
     # The descriptors are read, not `__slots__` itself: there private names (`__x`) are not mangled yet
     with_slots = [one for one in kind.__mro__ if "__slots__" in vars(one)]
@@ -139,14 +123,7 @@ def slot_names(kind: Any) -> tuple[str, ...]:
 
 
 def content_of(table: Any) -> Any:
-    """What is in a table now.
-
-    Args:
-        table: the table.
-
-    Returns:
-        A plain dict, or a list; of a set a set; of numbers bytes.
-    """
+    """What is in a table now."""
     if isinstance(table, Numbers):
         if isinstance(table.owner, bytearray):
             return bytes(table.owner)
@@ -179,21 +156,12 @@ def _content_of_slots(slots: Slots) -> dict[str, Any]:
 
 
 def items_of(content: Any) -> Iterable[Any]:
-    """The objects in what `content_of` returned.
-
-    Args:
-        content: a table's content.
-    """
+    """The objects in what `content_of` returned."""
     return content.values() if isinstance(content, dict) else content
 
 
 def differ(one: Any, other: Any) -> bool:
-    """Whether two contents hold different objects, or the same in another order.
-
-    Args:
-        one: a table's content.
-        other: of the same table, at another time.
-    """
+    """Whether two contents hold different objects, or the same in another order."""
     if isinstance(one, bytes) or len(one) != len(other):
         return bool(one != other)
     if isinstance(one, dict):
@@ -206,12 +174,7 @@ def differ(one: Any, other: Any) -> bool:
 
 
 def refill(table: Any, content: Any) -> None:
-    """Restore the content of a table.
-
-    Args:
-        table: the table.
-        content: what `content_of` returned.
-    """
+    """Restore the content of a table."""
     if isinstance(table, OrderedDict):  # methods of dict would bypass its own record of the order
         OrderedDict.clear(table)
         for key, value in content.items():

@@ -51,11 +51,7 @@ class Facts:
 
 @cache
 def facts_of(func: Any) -> Facts:
-    """What is known of an operator.
-
-    Args:
-        func: an operator overload.
-    """
+    """What is known of an operator."""
     name = func.overloadpacket.__name__
     rule = rule_of(name)
     schema = schema_of(func)
@@ -83,31 +79,18 @@ def facts_of(func: Any) -> Facts:
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Whether an operator only calls other ones.
-
-    Args:
-        func: an operator overload.
-    """
+    """Whether an operator only calls other ones."""
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
 @cache
 def notes_views(func: Any) -> bool:
-    """Whether torch notes what is a view, and what is written, before it runs an operator.
-
-    Args:
-        func: an operator overload.
-    """
+    """Whether torch notes what is a view, and what is written, before it runs an operator."""
     return bool(has_kernel(func.name(), "ADInplaceOrView"))
 
 
 def host_waits(facts: Facts, args: tuple[Any, ...]) -> bool:
-    """Whether the host must see a result before it goes on.
-
-    Args:
-        facts: of the operator.
-        args: its positional arguments. Taking by whole numbers says its shape, taking by a mask does not.
-    """
+    """Whether the host must see a result before it goes on."""
     masks = facts.rule.masks
     if masks is None or not facts.waits:
         return facts.waits
@@ -115,37 +98,19 @@ def host_waits(facts: Facts, args: tuple[Any, ...]) -> bool:
 
 
 def writes_of(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that an operator writes in place.
-
-    Args:
-        facts: of the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """The tensors that an operator writes in place."""
     for position, name in facts.writes:
         yield from flat((args[position] if position < len(args) else kwargs.get(name),))
 
 
 def may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
-    """Whether an argument may lie on the host while the others lie on a device (indices may).
-
-    Args:
-        facts: of the operator.
-        args: its positional arguments.
-        tensor: one of the tensors among them.
-    """
+    """Whether an argument may lie on the host while the others lie on a device (indices may)."""
     positions = facts.host_arguments
     return any(tensor is item for i in positions if i < len(args) for item in flat((args[i],)))
 
 
 def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a call takes random numbers from the default generator.
-
-    Args:
-        func: an operator overload.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Whether a call takes random numbers from the default generator."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     random = facts_of(func).rule.random
@@ -156,26 +121,14 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def drops(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a call of a torch function takes random numbers since it is given a probability to drop.
-
-    Args:
-        name: the function's name.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Whether a call of a torch function takes random numbers since it is given a probability to drop."""
     if rule_of(name).random != "if dropout":
         return False
     return draws(getattr(torch.ops.aten, name).default, args, kwargs)
 
 
 def draws_by_value(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether what a call draws depends on values, or on a generator of the model's own.
-
-    Args:
-        func: an operator overload.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Whether what a call draws depends on values, or on a generator of the model's own."""
     if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
         return True
     random = facts_of(func).rule.random
@@ -183,14 +136,7 @@ def draws_by_value(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-    """Floating-point operations of one call, where a formula is known; a multiply-add counts 2.
-
-    Args:
-        func: an operator overload.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        result: what it returned.
-    """
+    """Floating-point operations of one call, where a formula is known; a multiply-add counts 2."""
     formula = facts_of(func).rule.flops
     if formula is not None:
         return int(formula(*args, **kwargs))
@@ -207,13 +153,7 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
 
 
 def is_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call launches a kernel where its tensors lie.
-
-    Args:
-        func: an operator overload.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Whether a call launches a kernel where its tensors lie."""
     if not facts_of(func).kernel:
         return False
     # constants that torch's own code makes in passing stay on the host; it says nothing of pinning
@@ -221,11 +161,7 @@ def is_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def is_uncounted(func: Any) -> bool:
-    """Whether an operator computes a lot, and no formula says how much.
-
-    Args:
-        func: an operator overload.
-    """
+    """Whether an operator computes a lot, and no formula says how much."""
     rule = facts_of(func).rule
     if rule.flops is not None or func.overloadpacket in flop_registry:
         return False
@@ -233,13 +169,7 @@ def is_uncounted(func: Any) -> bool:
 
 
 def bytes_of(facts: Facts, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> int:
-    """Bytes that one call reads and writes.
-
-    Args:
-        facts: of the operator.
-        given: the tensors it got.
-        made: the tensors it returned; those it wrote if it returns nothing.
-    """
+    """Bytes that one call reads and writes."""
     if not facts.kernel:
         return 0
     returned = sum([tensor.numel() * tensor.element_size() for tensor in made])

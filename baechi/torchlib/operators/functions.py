@@ -16,11 +16,7 @@ _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 def function_name(func: Any) -> str:
-    """The name of what a function mode receives: an operator's without its overload, a view's (`T`).
-
-    Args:
-        func: a torch function, an operator, or what reads a property.
-    """
+    """The name of what a function mode receives: an operator's without its overload, a view's (`T`)."""
     if reads_property(func) and described(func) in _VIEWS:
         return described(func)
     named = func.overloadpacket if isinstance(func, OpOverload) else func
@@ -28,52 +24,29 @@ def function_name(func: Any) -> str:
 
 
 def reads_property(func: Any) -> bool:
-    """Whether a function mode receives a read of a tensor's property.
-
-    Args:
-        func: a torch function, or an operator.
-    """
+    """Whether a function mode receives a read of a tensor's property."""
     return getattr(func, "__name__", "") == "__get__"
 
 
 def described(func: Any) -> str:
-    """A function's name; a property's, if it reads one.
-
-    Args:
-        func: a torch function, or an operator.
-    """
+    """A function's name; a property's, if it reads one."""
     name = getattr(func, "__name__", "a function")
     return str(getattr(func.__self__, "__name__", name)) if reads_property(func) else str(name)
 
 
 def reads_device(func: Any) -> bool:
-    """Whether a function mode receives a read of `x.device`, torch's own or an emulated cluster's.
-
-    Args:
-        func: a torch function, or an operator.
-    """
+    """Whether a function mode receives a read of `x.device`, torch's own or an emulated cluster's."""
     owner = getattr(func, "__self__", None)
     return reads_property(func) and (described(func) == "device" or owner is vars(torch.Tensor).get("device"))
 
 
 def writes_first(name: str) -> bool:
-    """Whether a torch function writes its first argument in place, by its name.
-
-    Args:
-        name: such as `"add_"`, `"__iadd__"`, `"__setitem__"`.
-    """
+    """Whether a torch function writes its first argument in place, by its name."""
     return rule_of(name).writes_first or (name.endswith("_") and not name.startswith("__"))
 
 
 def written_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a function says that it writes: by its name, `out=`, `inplace=`, `max_norm=`.
-
-    Args:
-        func: a torch function, or an operator.
-        name: its `function_name`.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """The tensors that a function says that it writes: by its name, `out=`, `inplace=`, `max_norm=`."""
     written = list(tensors_in(kwargs.get("out")))
     if not args:
         return written
@@ -88,23 +61,12 @@ def written_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) ->
 
 
 def may_ask_to_write(func: Any) -> bool:
-    """Whether a function takes an argument by position that makes it write in place.
-
-    Args:
-        func: a torch function, or an operator.
-    """
+    """Whether a function takes an argument by position that makes it write in place."""
     return any(_position(func, argument) is not None for argument in WRITES_IF)
 
 
 def touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a function may write in place, those among them of which it does not say so.
-
-    Args:
-        func: a torch function, or an operator.
-        name: its `function_name`.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """The tensors that a function may write in place, those among them of which it does not say so."""
     found = written_in_place(func, name, args, kwargs)
     if isinstance(func, OpOverload):  # a custom operator: its name follows no rule
         found += writes_of(facts_of(func), args, kwargs)
@@ -141,10 +103,5 @@ QUESTIONS = frozenset([way for name, rule in RULES.items() if rule.answers for w
 
 
 def is_question(func: Any) -> bool:
-    """Whether a value that waits answers a function without being computed.
-
-    Args:
-        func: what a function mode or a subclass receives. A property written in Python reads others in turn,
-            and each of these is received, too.
-    """
+    """Whether a value that waits answers a function without being computed."""
     return func in QUESTIONS or isinstance(getattr(func, "__self__", None), property)

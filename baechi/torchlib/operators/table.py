@@ -130,11 +130,7 @@ _PLAIN = Rule()
 
 @cache
 def rule_of(name: str) -> Rule:
-    """What is peculiar about an operator or a torch function.
-
-    Args:
-        name: its name, without namespace and overload.
-    """
+    """What is peculiar about an operator or a torch function."""
     if name in RULES:
         return RULES[name]
     matching = [pattern for pattern in FAMILIES if fnmatchcase(name, pattern)]

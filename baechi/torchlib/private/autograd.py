@@ -71,10 +71,6 @@ def set_sequence_number(node: Any, number: int) -> None:
     """Give an autograd node another number: backward runs the largest first.
 
     Without it, nodes that were made in other threads would run in another order.
-
-    Args:
-        node: the node.
-        number: its new number.
     """
     node._set_sequence_nr(number)
 
@@ -84,10 +80,6 @@ def replace_backward(node: Any, backward: Callable[..., Any]) -> None:
 
     Torch asks the node for `apply` when it runs it. Without that, gradients that the function returns
     would stay where its own code left them.
-
-    Args:
-        node: the node.
-        backward: takes the gradients, and returns those of the inputs; `type(node).apply` is torch's own.
     """
     node.apply = backward
 

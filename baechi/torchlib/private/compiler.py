@@ -24,13 +24,6 @@ def leave_uncompiled(function: _Function, why: str) -> _Function:
     """Let the compiler leave a function alone, and all that it calls but what is compiled itself.
 
     Without these names this is `torch.compiler.disable`: it imports the compiler, and each call takes longer.
-
-    Args:
-        function: a Python function.
-        why: what the compiler says of it.
-
-    Returns:
-        The same function, or one that stands for it.
     """
     if not _CAN_SKIP:
         disabled: _Function = torch.compiler.disable(function)
@@ -48,22 +41,13 @@ def compiler_is_imported() -> bool:
 
 
 def compiled_call(module: torch.nn.Module) -> Callable[..., Any] | None:
-    """What `module.compile()` made, which a call of the module runs; None if it was not compiled in place.
-
-    Args:
-        module: any module.
-    """
+    """What `module.compile()` made, which a call of the module runs; None if it was not compiled in place."""
     found: Callable[..., Any] | None = vars(module).get(_IN_PLACE)
     return found
 
 
 def set_compiled_call(module: torch.nn.Module, compiled: Callable[..., Any] | None) -> None:
-    """Let a call of a module run what was compiled; with None, run it as it was written.
-
-    Args:
-        module: the module.
-        compiled: what `compiled_call` returned before.
-    """
+    """Let a call of a module run what was compiled; with None, run it as it was written."""
     if compiled is None:
         vars(module).pop(_IN_PLACE, None)
     else:
@@ -71,15 +55,7 @@ def set_compiled_call(module: torch.nn.Module, compiled: Callable[..., Any] | No
 
 
 def compiled_alike(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Compile a function as another one was compiled: the same backend, the same options.
-
-    Args:
-        compiled: what `torch.compile` returned for a function.
-        function: what is to be compiled; it is when it is first called.
-
-    Returns:
-        The function, compiled; None where torch does not tell how the other one was.
-    """
+    """Compile a function as another one was compiled: the same backend, the same options."""
     compile_with = getclosurevars(compiled).nonlocals.get("self") if isfunction(compiled) else None
     return compile_with(function) if callable(compile_with) else None
 
@@ -88,9 +64,6 @@ def is_in_compiled_model(model: torch.nn.Module) -> bool:
     """Whether a model that is called was compiled as a whole: by `torch.compile(model)` or `model.compile()`.
 
     A torch that has other names for that is answered with False.
-
-    Args:
-        model: the model.
     """
     if vars(model).get(_IN_PLACE) is not None:
         return True

@@ -41,12 +41,7 @@ class Writes(NamedTuple):
 
 
 def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
-    """While this is open, calls of compiled functions capture as programs need it: no shape is a variable.
-
-    Args:
-        limit: so many captures of a function are kept.
-        quiet: functions that log, and may be left out of a graph.
-    """
+    """While this is open, calls of compiled functions capture as programs need it: no shape is a variable."""
     config = _of("torch._dynamo.config")
     found: AbstractContextManager[Any] = config.patch(
         recompile_limit=limit,
@@ -60,12 +55,7 @@ def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
 
 
 def compiled_whole(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose code is captured as one graph, anew for each kind of arguments.
-
-    Args:
-        function: any function.
-        backend: from a graph and examples of its inputs, what runs in its place.
-    """
+    """A function whose code is captured as one graph, anew for each kind of arguments."""
     compiled: Callable[..., Any] = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
     return compiled
 
@@ -113,11 +103,7 @@ def writes_seen() -> Writes:
 
 
 def source_of(place: fx.Node) -> str:
-    """Where the value of a captured graph's input comes from, as an expression of Python.
-
-    Args:
-        place: the input.
-    """
+    """Where the value of a captured graph's input comes from, as an expression of Python."""
     given = place.meta.get("grapharg")
     source = getattr(given, "source", None)
     return "" if source is None else str(source.name)
@@ -141,16 +127,7 @@ def devices_ignored() -> Iterator[None]:
 def joint_graph(
     module: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]
 ) -> Iterator[tuple[fx.GraphModule, Any]]:
-    """The graph of a module with its backward, without writes: what is written is one more output.
-
-    Args:
-        module: a captured graph.
-        args: its inputs.
-        decompositions: by operator, what it is made of.
-
-    Yields:
-        The graph, whose inputs and outputs say what they are (`role_of`); and torch's notes on outputs.
-    """
+    """The graph of a module with its backward, without writes: what is written is one more output."""
     export = _of("torch._functorch.aot_autograd.aot_export_joint_with_descriptors")
     settings = _of("torch._functorch.config")
     with ExitStack() as stack:  # `backward()` is called outside of an autocast
@@ -182,11 +159,7 @@ _KINDS = {
 
 
 def role_of(descriptor: Any) -> Role | None:
-    """What an input or output of a joint graph is; None if it stands for nothing.
-
-    Args:
-        descriptor: torch's own.
-    """
+    """What an input or output of a joint graph is; None if it stands for nothing."""
     if descriptor is None:
         return None
     kind, way = _KINDS.get(type(descriptor).__name__, (type(descriptor).__name__, ()))
@@ -197,20 +170,12 @@ def role_of(descriptor: Any) -> Role | None:
 
 
 def is_own_output(info: Any) -> bool:
-    """Whether an output of a graph is neither an input nor a view of an input or of another output.
-
-    Args:
-        info: torch's note on the output.
-    """
+    """Whether an output of a graph is neither an input nor a view of an input or of another output."""
     return info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
 def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """A graph as a function of a list of inputs, which it empties: each is let go of after its last use.
-
-    Args:
-        module: the graph.
-    """
+    """A graph as a function of a list of inputs, which it empties: each is let go of after its last use."""
     module.graph.set_codegen(_of("torch.fx.graph._BoxedCodeGen")())
     module.recompile()
     found: Callable[[list[Any]], Any] = module.forward
@@ -233,14 +198,7 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
 def inductor(
     module: fx.GraphModule, examples: Sequence[Any], device: torch.device, *, backward: bool
 ) -> Callable[..., Any]:
-    """A graph of operators compiled by inductor; it takes a list of inputs, which it empties.
-
-    Args:
-        module: the graph.
-        examples: fake inputs, on any devices.
-        device: where they will lie.
-        backward: whether it is a backward.
-    """
+    """A graph of operators compiled by inductor; it takes a list of inputs, which it empties."""
     compile_inner = _of("torch._inductor.compile_fx.compile_fx_inner")
     here = [_fake_on(one, device) if isinstance(one, torch.Tensor) else one for one in examples]
     (end,) = module.graph.find_nodes(op="output")

@@ -23,27 +23,13 @@ _found: list[str] = []
 
 
 def named(path: str, purpose: str, otherwise: Any = RAISES) -> Any:
-    """What torch has under a name.
-
-    Args:
-        path: the dotted name, from `torch` on.
-        purpose: what baechi does with it, to go behind "baechi needs it to".
-        otherwise: what stands in for it where torch lacks it.
-
-    Returns:
-        What torch has there: itself, without a wrapper, so that calling it costs what it costs in torch.
-    """
+    """What torch has under a name."""
     present, value = _find(path)
     return _noted(path, purpose, present, value, otherwise)
 
 
 def kind(path: str, purpose: str) -> Any:
-    """A class of torch; where torch lacks it, one without instances, from which others may inherit.
-
-    Args:
-        path: the dotted name, from `torch` on.
-        purpose: what baechi does with it, to go behind "baechi needs it to".
-    """
+    """A class of torch; where torch lacks it, one without instances, from which others may inherit."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise _error(path, purpose)
@@ -52,30 +38,14 @@ def kind(path: str, purpose: str) -> Any:
 
 
 def attribute(sample: object, name: str, purpose: str, *, call: bool = False) -> Any:
-    """A function that reads a private attribute of torch's objects.
-
-    Args:
-        sample: an object, or a class, that has the attribute.
-        name: the attribute.
-        purpose: what baechi does with it, to go behind "baechi needs it to".
-        call: whether the attribute is a method, to be called without arguments.
-
-    Returns:
-        A function of one argument, written in C.
-    """
+    """A function that reads a private attribute of torch's objects."""
     of = sample if isinstance(sample, type) else type(sample)
     read = methodcaller(name) if call else attrgetter(name)
     return _noted(f"{of.__module__}.{of.__qualname__}.{name}", purpose, hasattr(sample, name), read, RAISES)
 
 
 def note_place(owner: object, name: str, purpose: str) -> None:
-    """Say that something of torch is replaced: `missing_names` tells whether it is there.
-
-    Args:
-        owner: a class or a module.
-        name: the attribute.
-        purpose: why it is replaced.
-    """
+    """Say that something of torch is replaced: `missing_names` tells whether it is there."""
     if owner is None:  # a module of torch's that is missing, as has been noted
         return
     module, of = getattr(owner, "__module__", ""), getattr(owner, "__qualname__", None)

@@ -27,11 +27,7 @@ without_subclass_function: _Aside = named(
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """Where a tensor lies, unseen by modes: to the model's own code a step's mode answers one device for all.
-
-    Args:
-        tensor: any tensor.
-    """
+    """Where a tensor lies, unseen by modes: a step's mode tells the model's code one device for all."""
     with without_torch_function():
         return tensor.device
 
@@ -74,20 +70,12 @@ def makes_fx_graph() -> bool:
 
 
 def set_dispatch_modes(modes: Sequence[Any]) -> None:
-    """Let these be the dispatch modes of this thread. It may be interrupted, and done again.
-
-    Args:
-        modes: the lowest first.
-    """
+    """Let these be the dispatch modes of this thread. It may be interrupted, and done again."""
     _set(dispatch_modes(), modes, pop_dispatch_mode, push_dispatch_mode)
 
 
 def set_function_modes(modes: Sequence[Any]) -> None:
-    """Let these be the function modes of this thread. It may be interrupted, and done again.
-
-    Args:
-        modes: the lowest first.
-    """
+    """Let these be the function modes of this thread. It may be interrupted, and done again."""
     _set(function_modes(), modes, pop_function_mode, push_function_mode)
 
 

@@ -63,12 +63,7 @@ _FLAGS = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forw
 
 
 def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., Any]]) -> None:
-    """Remove forward hooks by function, where their handles are lost (the module may be a copy).
-
-    Args:
-        module: the module.
-        functions: the hooks.
-    """
+    """Remove forward hooks by function, where their handles are lost (the module may be a copy)."""
     for hooks in (forward_pre_hooks(module), forward_hooks(module)):
         for key in [key for key, function in hooks.items() if function in functions]:
             del hooks[key]
@@ -77,18 +72,10 @@ def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., 
 
 
 def renew_flat_weights(module: nn.RNNBase) -> None:
-    """Let a recurrent layer compute with the weights that it has now: it keeps a list of them.
-
-    Args:
-        module: the layer.
-    """
+    """Let a recurrent layer compute with the weights that it has now: it keeps a list of them."""
     setattr(module, _FLAT, [getattr(module, name, None) for name in _flat_names(module)])
 
 
 def has_forward(module: nn.Module) -> bool:
-    """Whether a module can be called: a `ModuleList` cannot.
-
-    Args:
-        module: any module.
-    """
+    """Whether a module can be called: a `ModuleList` cannot."""
     return getattr(module.forward, "__name__", "") != "_forward_unimplemented"

@@ -45,21 +45,13 @@ MACHINERY = ("torch._ops", "torch.fx.", "torch.jit.", "torch._dynamo.", "torch.u
 
 
 def composite_kernel(func: Any) -> Callable[..., Any]:
-    """Torch's own kernel of an operator that only calls others, past a Python one that it may have besides.
-
-    Args:
-        func: an operator overload.
-    """
+    """Torch's own kernel of an operator that only calls others, past a Python one."""
     return partial(_kernel_at(func), _composite)
 
 
 @contextmanager
 def operators_replaced(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """While this is open, operators of torch that only call others run as functions of ours on the CPU.
-
-    Args:
-        kernels: by the name of the operator, without `aten::`; autograd sees what they call.
-    """
+    """While this is open, operators of torch that only call others run as functions of ours on the CPU."""
     ours = _kernels("IMPL", "aten", "AutogradCPU")
     try:
         for name, kernel in kernels.items():

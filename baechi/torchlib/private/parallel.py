@@ -17,12 +17,7 @@ _LEFT_ALONE = "_ddp_params_and_buffers_to_ignore"
 
 
 def leave_alone(model: nn.Module, names: list[str]) -> None:
-    """Let a `DistributedDataParallel` that is made of a model leave some weights alone.
-
-    Args:
-        model: the model.
-        names: the weights' names; none takes back what was said before.
-    """
+    """Let a `DistributedDataParallel` that is made of a model leave some weights alone."""
     if names:
         setattr(model, _LEFT_ALONE, names)
     else:

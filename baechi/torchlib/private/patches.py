@@ -50,11 +50,7 @@ class Place:
         return getattr(self.owner, self.name) if own is _ABSENT else own
 
     def put(self, ours: Any) -> None:
-        """Replace what is there.
-
-        Args:
-            ours: a function; a `classmethod` or a `property`, where torch has one.
-        """
+        """Replace what is there."""
         own = vars(self.owner).get(self.name, _ABSENT) if self.exists else ours
         if own is not ours:
             self._under.append((own, self.original))
@@ -70,11 +66,7 @@ class Place:
 
     @contextmanager
     def replaced(self, ours: Any) -> Iterator[None]:
-        """While this is open, something of ours stands there.
-
-        Args:
-            ours: as for `put`.
-        """
+        """While this is open, something of ours stands there."""
         if not self.exists:
             yield
             return

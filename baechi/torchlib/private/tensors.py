@@ -90,20 +90,11 @@ attribute(torch.Tensor, "_post_accumulate_grad_hooks", "keep the hooks on a weig
 
 
 def hook_tables(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The tables of hooks on a tensor: on its gradient, and on a leaf's accumulated gradient.
-
-    Args:
-        tensor: any tensor.
-    """
+    """The tables of hooks on a tensor: on its gradient, and on a leaf's accumulated gradient."""
     return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def set_hook_tables(tensor: torch.Tensor, tables: tuple[Any, Any]) -> None:
-    """Attach tables of hooks to a tensor. Without it, a weight would lose its hooks when it moves.
-
-    Args:
-        tensor: any tensor.
-        tables: what `hook_tables` returned; None for no hooks.
-    """
+    """Attach tables of hooks to a tensor. Without it, a weight would lose its hooks when it moves."""
     held: Any = tensor
     held._backward_hooks, held._post_accumulate_grad_hooks = tables

@@ -54,12 +54,6 @@ def as_batch(tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
 
     Torch's older vmap makes such tensors, for `torch.autograd.grad(..., is_grads_batched=True)` and
     `jacobian(..., vectorize=True)`. They have no storage, and few rules for what is done with them.
-
-    Args:
-        tensor: any tensor.
-
-    Returns:
-        None for all other tensors.
     """
     if not is_batch(tensor):
         return None
@@ -73,12 +67,7 @@ def as_batch(tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
 
 
 def rebatched(behind: torch.Tensor, level: int) -> torch.Tensor:
-    """The batch of gradients of which `as_batch` gave what is behind it, or a copy of that.
-
-    Args:
-        behind: a tensor whose first dimension is the batch.
-        level: torch's level of it.
-    """
+    """The batch of gradients of which `as_batch` gave what is behind it, or a copy of that."""
     return _with_batch(behind, 0, level)
 
 

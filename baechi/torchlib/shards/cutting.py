@@ -27,25 +27,13 @@ Shard = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def cut(tensor: torch.Tensor, sizes: Sequence[int], axis: int, place: Shard) -> ShardedWeight:
-    """A sharded tensor with the values of a plain one.
-
-    Args:
-        tensor: a plain tensor.
-        sizes: how long each shard is.
-        axis: along which axis.
-        place: copies a shard to where it goes.
-    """
+    """A sharded tensor with the values of a plain one."""
     views = tensor.detach().split(list(sizes), axis)
     return ShardedWeight([place(view, number) for number, view in enumerate(views)], axis)
 
 
 def shard_in_place(tensor: torch.Tensor, shards: ShardedWeight) -> None:
-    """Put shards behind a plain tensor. The gradient of a leaf is gone afterwards.
-
-    Args:
-        tensor: a weight, a gradient or part of an optimizer's state.
-        shards: with the same values.
-    """
+    """Put shards behind a plain tensor. The gradient of a leaf is gone afterwards."""
     teach_optimizers()
     former = type(tensor)
     attributes = {"shards": shards.shards, "axis": shards.axis, "lies": shards.lies, _FORMER: former}
@@ -55,23 +43,13 @@ def shard_in_place(tensor: torch.Tensor, shards: ShardedWeight) -> None:
 
 
 def refill(tensor: ShardedWeight, shards: Sequence[torch.Tensor]) -> None:
-    """Put other shards behind a tensor, on any type of device.
-
-    Args:
-        tensor: a sharded tensor.
-        shards: one for each of its shards, of the same sizes.
-    """
+    """Put other shards behind a tensor, on any type of device."""
     made = tensor.like(shards)
     exchange_kind(tensor, made, ShardedWeight, {"shards": made.shards, "axis": made.axis, "lies": made.lies})
 
 
 def join_in_place(tensor: ShardedWeight, whole: torch.Tensor) -> None:
-    """Put a plain tensor behind one in shards. The gradient of a leaf is gone afterwards.
-
-    Args:
-        tensor: a sharded tensor.
-        whole: a plain tensor with the same values.
-    """
+    """Put a plain tensor behind one in shards. The gradient of a leaf is gone afterwards."""
     parameter = isinstance(tensor, nn.Parameter)
     former = vars(tensor).get(_FORMER, nn.Parameter if parameter else torch.Tensor)
     gone = dict.fromkeys(["shards", "axis", "lies", "streams", _FORMER, _IS_PARAMETER])

@@ -23,11 +23,7 @@ _written: "WeakValueDictionary[tuple[Any, ...], torch.UntypedStorage]" = WeakVal
 
 
 def written_form(tensor: ShardedWeight) -> torch.Tensor:
-    """The whole on the host; a `Parameter` if the tensor is one.
-
-    Args:
-        tensor: a sharded tensor.
-    """
+    """The whole on the host; a `Parameter` if the tensor is one."""
     key = tuple([(id(shard.untyped_storage()), write_count(shard)) for shard in tensor.shards])
     storage = _written.get(key)
     if storage is None:
@@ -45,9 +41,6 @@ def teach_saving(kind: type) -> None:
 
     It reads tensors' memory, of which shards have none that is one. So it is given wholes on the host. Other
     weights are handed on as they are.
-
-    Args:
-        kind: the class of a model.
     """
     owner = next((base for base in kind.__mro__ if "save_pretrained" in vars(base)), None)
     original: Any = None if owner is None else vars(owner)["save_pretrained"]
@@ -69,11 +62,7 @@ def teach_saving(kind: type) -> None:
 
 
 def wholes_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict with wholes on the host in place of sharded tensors; ties stay ties.
-
-    Args:
-        state: as `state_dict` returns it.
-    """
+    """A state dict with wholes on the host in place of sharded tensors; ties stay ties."""
     made: dict[Any, torch.Tensor] = {}
     return {
         name: made.setdefault(tuple(map(id, value.shards)), value.on_host())

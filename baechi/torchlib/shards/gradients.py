@@ -26,14 +26,7 @@ _shards: WeakTable[bool] = WeakTable()
 
 
 def shards_of(tensor: ShardedWeight) -> tuple[torch.Tensor, ...]:
-    """The shards of a tensor, differentiable if it is.
-
-    Args:
-        tensor: a sharded tensor.
-
-    Raises:
-        ShardedTensorError: torch.func transforms the code that asks.
-    """
+    """The shards of a tensor, differentiable if it is."""
     if torch.is_grad_enabled() and tensor.requires_grad:
         if current_transform() is not None:
             raise ShardedTensorError(
@@ -50,9 +43,6 @@ def leaves_of(tensor: ShardedWeight) -> tuple[torch.Tensor, ...]:
     """The shards of a tensor, each a leaf of its own: what comes back to one is added to `tensor.grad` there.
 
     Where shards go backward at different times, no node of autograd holds them together.
-
-    Args:
-        tensor: a sharded tensor.
     """
     leaves = tuple([shard.detach() for shard in tensor.shards])
     if torch.is_grad_enabled() and tensor.requires_grad:
@@ -65,11 +55,7 @@ def leaves_of(tensor: ShardedWeight) -> tuple[torch.Tensor, ...]:
 
 
 def is_shard(leaf: torch.Tensor) -> bool:
-    """Whether a leaf is a shard of a tensor, to which its gradient goes.
-
-    Args:
-        leaf: a leaf.
-    """
+    """Whether a leaf is a shard of a tensor, to which its gradient goes."""
     return _shards.get(leaf) is not None
 
 
@@ -90,12 +76,7 @@ def _add(tensor: ShardedWeight, number: int, streams: Streams, leaf: torch.Tenso
 
 
 def joined(shards: Sequence[torch.Tensor], axis: int) -> ShardedWeight:
-    """Tensors as one sharded tensor, differentiable if they are.
-
-    Args:
-        shards: alike but for their sizes along the axis.
-        axis: the axis.
-    """
+    """Tensors as one sharded tensor, differentiable if they are."""
     made: ShardedWeight = _Joined.apply(axis, *shards)  # type: ignore[no-untyped-call]
     return made
 

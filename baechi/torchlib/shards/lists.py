@@ -18,16 +18,7 @@ Member = tuple[int, int | None]
 
 
 def run_lists(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run a `_foreach` operator.
-
-    Args:
-        func: the operator.
-        args: its positional arguments: lists with one entry a tensor, and values that all share.
-        kwargs: its keyword arguments.
-
-    Raises:
-        ShardedTensorError: a plain tensor would be written from one in shards.
-    """
+    """Run a `_foreach` operator."""
     likes = _likes(func, args)
     groups: dict[Any, list[int]] = {}
     flat = [_flat(value, likes) for value in args]
@@ -108,29 +99,14 @@ def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: Sha
 
 
 def made_like(like: ShardedWeight, shards: Sequence[torch.Tensor], func: Any) -> ShardedWeight:
-    """What an operator made of each shard, as one sharded tensor.
-
-    Args:
-        like: the sharded tensor.
-        shards: the results.
-        func: the operator.
-
-    Raises:
-        ShardedTensorError: a result has another shape than its shard, as by an operand that is wider.
-    """
+    """What an operator made of each shard, as one sharded tensor."""
     if any([made.shape != shard.shape for made, shard in zip(shards, like.shards, strict=True)]):
         refuse(f"aten.{func.overloadpacket.__name__}, whose result has another shape than", like)
     return like.like(shards)
 
 
 def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Run a `_fused` optimizer's operator.
-
-    Args:
-        func: the operator.
-        args: lists with one entry a tensor; weights first.
-        kwargs: its keyword arguments.
-    """
+    """Run a `_fused` optimizer's operator."""
     columns = [_flat(value, _likes(func, args)) for value in args]
     groups: dict[Any, list[int]] = {}
     for place, tensor in enumerate(columns[0]):
@@ -146,12 +122,7 @@ def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def unscale_lists(func: Any, args: Any) -> None:
-    """Run what a `GradScaler` unscales gradients with.
-
-    Args:
-        func: the operator.
-        args: the gradients, where it notes what is not finite, and the inverse scale.
-    """
+    """Run what a `GradScaler` unscales gradients with."""
     grads, found, inverse = args
     flat = [shard for grad in grads for shard in plain_parts(grad)]
     groups: dict[Any, list[torch.Tensor]] = {}

@@ -10,15 +10,7 @@ from baechi.torchlib.shards.weight import ShardedWeight, refuse
 
 
 def moved(tensor: ShardedWeight, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """What `tensor.to(...)` returns.
-
-    Args:
-        tensor: a sharded tensor.
-        *args, **kwargs: as `Tensor.to` takes them.
-
-    Raises:
-        ShardedTensorError: it would go to one device that is not the host.
-    """
+    """What `tensor.to(...)` returns."""
     device, dtype = _target(args, kwargs)
     host = device is not None and device.type == "cpu" and device.index is None
     first = tensor.shards[0].device
@@ -53,15 +45,7 @@ def _target(args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | 
 
 
 def set_data(tensor: ShardedWeight, value: torch.Tensor) -> None:
-    """What `tensor.data = value` does.
-
-    Args:
-        tensor: a sharded tensor.
-        value: in shards, or whole; it is cut then.
-
-    Raises:
-        ShardedTensorError: a whole value of another shape.
-    """
+    """What `tensor.data = value` does."""
     if isinstance(value, ShardedWeight):
         if value.dtype != tensor.dtype or value.shape != tensor.shape:
             other = ShardedWeight(value.shards, value.axis).requires_grad_(tensor.requires_grad)

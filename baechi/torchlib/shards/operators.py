@@ -31,16 +31,7 @@ _NO_PLACE = ("device", "layout", "pin_memory")
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operator that was given a sharded tensor.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Raises:
-        ShardedTensorError: it would need the whole on one device.
-    """
+    """Run an operator that was given a sharded tensor."""
     if current_graph_task_id() == NO_GRAPH_TASK:
         result = _runner(func)(func, args, kwargs)
     else:

@@ -18,11 +18,7 @@ _NOTHING = nullcontext()
 
 
 def streams_for(tensor: ShardedWeight) -> Streams:
-    """The streams on which the caller computes where shards lie.
-
-    Args:
-        tensor: a sharded tensor. It keeps them, for what runs again in backward.
-    """
+    """The streams on which the caller computes where shards lie."""
     if current_graph_task_id() == NO_GRAPH_TASK:
         devices = dict.fromkeys([shard.device for shard in tensor.shards])
         if len(devices) > 1:
@@ -31,21 +27,13 @@ def streams_for(tensor: ShardedWeight) -> Streams:
 
 
 def streams_among(values: Iterable[Any]) -> Streams:
-    """The streams of the first sharded tensor that has some.
-
-    Args:
-        values: anything.
-    """
+    """The streams of the first sharded tensor that has some."""
     found = (value.streams for value in values if isinstance(value, ShardedWeight) and value.streams)
     return next(found, ())
 
 
 def in_backward_on(streams: Streams) -> AbstractContextManager[None]:
-    """Within this context, a node of backward works on streams, each on its device.
-
-    Args:
-        streams: one a device.
-    """
+    """Within this context, a node of backward works on streams, each on its device."""
     if not streams or current_graph_task_id() == NO_GRAPH_TASK:
         return _NOTHING
     return on_streams(streams)

@@ -62,11 +62,7 @@ tensor that it is given."""
 
 @cache
 def kind_of(name: str) -> Kind | None:
-    """What an operator does to shards; None if the table does not know it.
-
-    Args:
-        name: of a torch function, or of an operator without its namespace and overload.
-    """
+    """What an operator does to shards; None if the table does not know it."""
     return _KINDS.get(name) or next(
         (kind for start, kind in _PREFIXES.items() if name.startswith(start)), None
     )

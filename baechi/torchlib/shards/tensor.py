@@ -64,11 +64,7 @@ class ShardedTensor(torch.Tensor):
         return self.lies[2]
 
     def axis_in(self, other: torch.Tensor) -> int | None:
-        """The axis along which another tensor is cut beside this one; None if it goes whole to each shard.
-
-        Args:
-            other: a plain tensor.
-        """
+        """The axis along which another tensor is cut beside this one; None if it goes whole to each shard."""
         axis = self.axis + other.dim() - len(self.lies[0])
         return None if axis < 0 or other.dim() == 0 or other.shape[axis] == 1 else axis
 
@@ -79,13 +75,7 @@ class ShardedTensor(torch.Tensor):
         kwargs: Any,
         beside: Callable[[torch.Tensor], Sequence[Any]],
     ) -> list[Any]:
-        """What a function makes of each shard, and of what of its other arguments goes with it.
-
-        Args:
-            func: the function.
-            args, kwargs: its arguments; sharded ones are cut alike.
-            beside: from a plain tensor to what of it goes with each shard.
-        """
+        """What a function makes of each shard, and of what of its other arguments goes with it."""
 
         def column(value: Any) -> Sequence[Any]:
             if isinstance(value, kind):  # shards of another kind have another history, or none
@@ -104,19 +94,11 @@ class ShardedTensor(torch.Tensor):
 
 
 def plain_parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The shards of a sharded tensor; of a plain one itself.
-
-    Args:
-        tensor: any tensor.
-    """
+    """The shards of a sharded tensor; of a plain one itself."""
     return tensor.shards if isinstance(tensor, ShardedTensor) else (tensor,)
 
 
 def together(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What was made of each shard, in one plain tensor on the device of the first.
-
-    Args:
-        values: alike, one for each shard.
-    """
+    """What was made of each shard, in one plain tensor on the device of the first."""
     home = values[0].device
     return torch.stack([value.to(home) for value in values])

@@ -26,11 +26,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 
 def _quickly(name: str) -> Any:
-    """An attribute of torch's, read without `__torch_function__`, which takes six times as long.
-
-    Args:
-        name: one that optimizers ask for at each step.
-    """
+    """An attribute of torch's, read without `__torch_function__`, which takes six times as long."""
     attribute = getattr(TensorBase, name)
 
     @uncompiled
@@ -66,11 +62,7 @@ class ShardedWeight(ShardedTensor):
     is_sparse = _quickly("is_sparse")
 
     def like(self, shards: Sequence[torch.Tensor]) -> "ShardedWeight":
-        """Other shards, which lie as these do.
-
-        Args:
-            shards: one for each shard.
-        """
+        """Other shards, which lie as these do."""
         made = ShardedWeight(shards, self.axis)
         if self.streams:
             made.streams = self.streams
@@ -82,14 +74,7 @@ class ShardedWeight(ShardedTensor):
             return torch.cat([shard.detach().cpu() for shard in self.shards], self.axis)
 
     def beside(self, other: torch.Tensor) -> list[torch.Tensor]:
-        """What of another tensor lies beside each shard, on the shard's device.
-
-        Args:
-            other: a plain tensor, of which each axis has the size of this one, or one.
-
-        Raises:
-            ShardedTensorError: it cannot be cut so.
-        """
+        """What of another tensor lies beside each shard, on the shard's device."""
         axis = self.axis_in(other)
         if axis is None:
             return [other.to(shard.device) for shard in self.shards]
@@ -170,15 +155,7 @@ class ShardedWeight(ShardedTensor):
 
 
 def refuse(what: str, tensor: torch.Tensor) -> NoReturn:
-    """Raise: an operation needs the whole of a sharded tensor.
-
-    Args:
-        what: the operation.
-        tensor: the tensor.
-
-    Raises:
-        ShardedTensorError: always.
-    """
+    """Raise: an operation needs the whole of a sharded tensor."""
     raise ShardedTensorError(
         f"{what} a tensor of shape {tuple(tensor.shape)} that is sharded ({tensor!r}) is not possible: "
         "it would need the whole on one device. Take .cpu() of it for a copy on the host, "

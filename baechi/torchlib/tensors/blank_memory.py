@@ -8,16 +8,7 @@ from baechi.torchlib.tensors.spans import spans_of
 
 
 def blank_tensors(tensors: Iterable[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Tensors like others, over new memory in which nothing was written yet.
-
-    Args:
-        tensors: weights; what shares storage among them (ties, views) shares the new one, too, which has room
-            for what they span of it.
-        device: where the memory lies.
-
-    Returns:
-        For each, a tensor with the same size, strides and dtype that needs no gradient.
-    """
+    """Tensors like others, over new memory in which nothing was written yet."""
     tensors = list(tensors)
     spans = spans_of(tensors)
     memory = {

@@ -22,14 +22,6 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool
     A transposed, sliced or expanded tensor that arrived contiguous could take another path
     through a kernel and differ in the last bit from the single-device run. So the copy has the
     same strides, and its first element is aligned as the original's is.
-
-    Args:
-        tensor: any tensor; what has no strides (sparse, nested, quantized, wrapped) is copied by `to`.
-        device: where the copy lies.
-        filled: whether values are copied; else there is only memory for them.
-
-    Returns:
-        A new storage, never an alias, outside autograd.
     """
     with without_torch_function():  # hidden from function modes, the runtime's too
         wrapped = is_wrapped(tensor)  # inside vmap, grad, ...
@@ -48,14 +40,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool
 
 
 def sent_and_held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes that `copy_with_layout` moves, and the bytes of memory that the copy takes.
-
-    Args:
-        tensor: any tensor.
-
-    Returns:
-        Of an expanded tensor each element moves once. A slice takes the memory between its elements, too.
-    """
+    """The bytes that `copy_with_layout` moves, and the bytes of memory that the copy takes."""
     size = tensor.element_size()
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return (tensor.numel() * size,) * 2
@@ -104,22 +89,13 @@ def _room(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[int, int] | None:
 
 
 def over(memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> torch.Tensor:
-    """A tensor over the same memory that is no view: autograd refuses to write views made without it.
-
-    Args:
-        memory: a tensor.
-        shape, strides, offset: of the new one.
-    """
+    """A tensor over the same memory that is no view: autograd refuses to write views made without it."""
     tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
     return tensor.set_(memory.untyped_storage(), offset, shape, strides)
 
 
 def contiguous_strides(shape: Sequence[Any]) -> list[int]:
-    """The strides of a tensor that lies row by row.
-
-    Args:
-        shape: of the tensor.
-    """
+    """The strides of a tensor that lies row by row."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):

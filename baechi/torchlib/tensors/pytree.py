@@ -32,17 +32,6 @@ def map_tensors(
     Looks into lists, tuples, named tuples, mappings (Hugging Face's outputs and encodings are
     some), dataclasses and types registered with `torch.utils._pytree`. Other objects, such as
     key-value caches and sets, are handed on untouched.
-
-    Args:
-        change: given a tensor, returns the one to put in its place.
-        value: anything.
-        copied: told of each container that had to be copied, and of its copy.
-        other: told of each object that is handed on untouched and is no plain data.
-        known: by `id`, containers and what is put in their place.
-
-    Returns:
-        The very same object if no tensor changed, so that identity and aliasing stay as the
-        model's code had them; else a copy with the changed tensors.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -80,11 +69,7 @@ def _is_container(value: Any) -> bool:
 
 
 def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in the values, in order; see `map_tensors` for where it looks.
-
-    Args:
-        *values: anything.
-    """
+    """Every tensor in the values, in order; see `map_tensors` for where it looks."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -106,12 +91,7 @@ def _note(found: list[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
 
 
 def named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in a value with the path that leads to it.
-
-    Args:
-        name: the path of the value itself, such as `"x"`; parts below it are joined by dots.
-        value: anything.
-    """
+    """Every tensor in a value with the path that leads to it."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):

@@ -30,9 +30,6 @@ def is_last_reference(tensor: torch.Tensor) -> bool:
     """Whether a tensor and its memory are gone when the caller drops its one reference.
 
     Many kernels return a view of what they made; a base that has no other view goes with it.
-
-    Args:
-        tensor: a strided tensor.
     """
     if sys.getrefcount(tensor) > _HELD_BY_US or use_count(tensor) > 1:
         return False
@@ -45,10 +42,6 @@ def is_last_reference(tensor: torch.Tensor) -> bool:
 
 
 def has_memory_alone(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor shows the memory of one, but for what it is itself a view of.
-
-    Args:
-        tensor: a strided tensor.
-    """
+    """Whether no other tensor shows the memory of one, but for what it is itself a view of."""
     alone = _of_one()[0] + (view_base(tensor) is not None)
     return storage_use_count(storage_address(tensor.untyped_storage())) <= alone

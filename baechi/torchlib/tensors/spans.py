@@ -26,41 +26,24 @@ class Span(NamedTuple):
     size_bytes: int
 
     def memory_of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The part as a view of bytes.
-
-        Args:
-            storage: the storage.
-        """
+        """The part as a view of bytes."""
         view = torch.empty(0, dtype=torch.uint8, device=storage.device)
         return view.set_(storage, self.start_bytes, (self.size_bytes,), (1,))
 
     def over(self, memory: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like one of the storage, over memory for the part alone.
-
-        Args:
-            memory: of the span's size, on any device.
-            tensor: one of those that span it.
-        """
+        """A tensor like one of the storage, over memory for the part alone."""
         like = torch.empty(0, dtype=tensor.dtype, device=memory.device)
         offset = tensor.storage_offset() - self.start_bytes // tensor.itemsize
         return like.set_(memory, offset if tensor.numel() else 0, tensor.shape, tensor.stride())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is elements of one storage, and nothing more.
-
-    Args:
-        tensor: any tensor.
-    """
+    """Whether a tensor is elements of one storage, and nothing more."""
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
 def spans_of(tensors: Iterable[torch.Tensor]) -> dict[torch.UntypedStorage, Span]:
-    """By storage, what its tensors span together.
-
-    Args:
-        tensors: dense tensors.
-    """
+    """By storage, what its tensors span together."""
     found: dict[torch.UntypedStorage, Span] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -78,11 +61,7 @@ def spans_of(tensors: Iterable[torch.Tensor]) -> dict[torch.UntypedStorage, Span
 
 
 def held_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """What a model's weights need where they are moved, by the `id` of what stands for their memory.
-
-    Args:
-        tensors: all of its weights, of any layout.
-    """
+    """What a model's weights need where they are moved, by the `id` of what stands for their memory."""
     tensors = list(tensors)
     dense = [tensor for tensor in tensors if is_dense(tensor)]
     sizes = {id(storage_object(tensor)): storage_bytes(tensor) for tensor in tensors}
@@ -90,11 +69,7 @@ def held_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
 
 
 def copied_to_host(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of dense tensors on the host; those that share memory share that of the copies.
-
-    Args:
-        tensors: the tensors.
-    """
+    """Copies of dense tensors on the host; those that share memory share that of the copies."""
     tensors = list(tensors)
     spans = spans_of(tensors)
     memory = {
@@ -111,13 +86,7 @@ def copied_to_host(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 def packed(
     tensors: Sequence[torch.Tensor], device: torch.device, stays: Callable[[torch.Tensor], bool]
 ) -> list[torch.Tensor]:
-    """Tensors with the same values on a device, over memory for what they span of their storages.
-
-    Args:
-        tensors: any; those that are not dense are copied by themselves.
-        device: where to. What is there, and spans all of its storage, stays.
-        stays: whether a tensor is to be left as it is.
-    """
+    """Tensors with the same values on a device, over memory for what they span of their storages."""
     moving = {id(tensor) for tensor in tensors if not stays(tensor)}
     dense = [tensor for tensor in tensors if id(tensor) in moving and is_dense(tensor)]
     spans, memory = spans_of(dense), {}

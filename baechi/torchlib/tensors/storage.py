@@ -73,11 +73,7 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
 
 
 def marked_with(place: str) -> Callable[[torch.Tensor], bool]:
-    """A function that says whether a tensor's mark names a place; it is asked for each argument of a layer.
-
-    Args:
-        place: a device's name.
-    """
+    """A function that says whether a tensor's mark names a place; asked for each argument."""
 
     def is_marked(tensor: torch.Tensor) -> bool:
         try:
@@ -107,15 +103,7 @@ def note_write(tensor: torch.Tensor) -> None:
 
 
 def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) -> None:
-    """Say where a result lies and when it was made.
-
-    Args:
-        tensor: an output of a layer or of glue.
-        place: where it ran; None if the result has no place yet.
-        turn: the turn in the step.
-        renew: whether the storage was written now; else only one without a turn gets it, since a
-            view is as old as what it is a view of.
-    """
+    """Say where a result lies and when it was made."""
     try:
         table = tensor.untyped_storage().__dict__
     except (NotImplementedError, RuntimeError):
@@ -130,13 +118,7 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
 
 
 def hand_on_age(tensor: torch.Tensor, copied: torch.Tensor, place: str) -> None:
-    """A copy at a place is as old as what it is a copy of.
-
-    Args:
-        tensor: the original.
-        copied: its copy.
-        place: where the copy lies.
-    """
+    """A copy at a place is as old as what it is a copy of."""
     mark = mark_of(tensor)
     stamp(copied, place, UNSET if mark is None else mark.made, renew=True)
 
@@ -177,11 +159,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def memories(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Plain tensors that hold what a tensor holds: its parts if it is sparse or nested, else itself.
-
-    Args:
-        tensor: no wrapper of functorch's.
-    """
+    """Plain tensors that hold what a tensor holds: its parts if it is sparse or nested, else itself."""
     if tensor.is_nested:
         parts: tuple[str, ...] = _RAGGED if tensor.layout == torch.jagged else _RAGGED[:1]
     else:

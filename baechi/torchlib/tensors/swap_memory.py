@@ -29,13 +29,6 @@ def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
     """Put other memory behind a tensor.
 
     The gradient of a leaf is not moved: where the type of device changes it is gone afterwards.
-
-    Args:
-        tensor: a weight, a gradient, or part of an optimizer's state.
-        data: with the same shape and dtype, on any device; nothing else uses it.
-
-    Raises:
-        BaechiError: the tensor was computed from others, and the type of device changes.
     """
     if takes_data_of(tensor, data):
         tensor.data = data
@@ -49,15 +42,6 @@ def exchange_kind(
     """Put memory of another kind behind a tensor, such as shards on several devices: its class changes.
 
     The gradient of a leaf is gone afterwards.
-
-    Args:
-        tensor: a weight, a gradient, or part of an optimizer's state.
-        data: with the same shape and dtype; nothing else uses it.
-        kind: the class that the tensor has from now on.
-        attributes: those that it gets; those without a value (None) it loses.
-
-    Raises:
-        BaechiError: the tensor was computed from others.
     """
     _swap(tensor, data, kind, attributes)
 

@@ -53,12 +53,7 @@ class WeakTable(Generic[_Value]):
         self._entries[entry.key] = entry
 
     def get_or_put(self, tensor: torch.Tensor, make: Callable[[], _Value]) -> _Value:
-        """The value of a tensor; if it has none, it is given a new one.
-
-        Args:
-            tensor: the tensor.
-            make: makes a value.
-        """
+        """The value of a tensor; if it has none, it is given a new one."""
         entry = self._entries.get(id(tensor))
         if entry is not None and entry() is tensor:
             known: _Value = entry.value

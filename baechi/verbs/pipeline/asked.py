@@ -73,11 +73,7 @@ class Splitting:
         }
 
     def microbatches_of(self, pipeline: Pipeline) -> Microbatches:
-        """What the runtime needs.
-
-        Args:
-            pipeline: the chosen pipeline.
-        """
+        """What the runtime needs."""
         told = None if self.loss_weights is None else Told(self.loss_weights)
         own = {name: how for name, how in (self.split or {}).items() if is_own(how)}
         return Microbatches(pipeline, self.loss, told, self.coupled == "accept", own)
@@ -92,16 +88,7 @@ def splitting_of(
     order: OrderLike,
     coupled: Coupled = "refuse",
 ) -> Splitting | None:
-    """How a user wants a step to be split; None for a plain step.
-
-    Args:
-        microbatches: into how many parts.
-        plan: the plan or pipeline, if one was made before.
-        loss, split, loss_weights, order, coupled: see `distribute`.
-
-    Raises:
-        ValueError: the arguments do not go together.
-    """
+    """How a user wants a step to be split; None for a plain step."""
     if isinstance(plan, Pipeline):
         said = [name for name, how in (split or {}).items() if not is_own(how)]
         if microbatches not in (None, plan.microbatches) or said or order != "auto":
@@ -129,17 +116,7 @@ def splitting_of(
 
 
 def refuse_apart(weights_apart: bool, splitting: Splitting | None, plan: object, recompute: object) -> None:
-    """Raise if the backward of weights cannot be apart.
-
-    Args:
-        weights_apart: whether that is asked for.
-        splitting: how the step is split; None for a plain step.
-        plan: the plan or pipeline, if one was made before.
-        recompute: the modules that run again in backward, if any.
-
-    Raises:
-        ValueError: the arguments do not go together.
-    """
+    """Raise if the backward of weights cannot be apart."""
     if not weights_apart:
         return
     if plan is not None:

@@ -80,13 +80,7 @@ class PipelineRequest:
 
 
 def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outputs | None) -> Pipeline:
-    """A pipeline on devices that are here.
-
-    Args:
-        pipeline: it may have been made for devices elsewhere.
-        cluster: the devices, as `assign` takes them.
-        outputs: where outputs go, as `assign` takes it.
-    """
+    """A pipeline on devices that are here."""
     found = None if cluster is None else located(Cluster.parse(cluster))
     plan = applied(with_outputs(pipeline.plan, outputs), found)
     known = plan.cluster.names == pipeline.plan.cluster.names
@@ -95,17 +89,7 @@ def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outp
 
 
 def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> None:
-    """Profile a part of the batch, place and order, and assign.
-
-    Args:
-        request: how.
-        model: the model.
-        inputs: what it is called with, a whole batch.
-
-    Raises:
-        BaechiError: see `distribute`.
-        ValueError: the batch cannot be split.
-    """
+    """Profile a part of the batch, place and order, and assign."""
     optimizer = request.whole.optimizer
     with verbosity(request.whole.verbose), blocks_compiled(model, request.whole.compile):
         pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
@@ -126,18 +110,7 @@ def assign_pipeline(
     optimizer: Optimizer,
     stages: Stages | None = None,
 ) -> nn.Module:
-    """Distribute a model, with its step in microbatches.
-
-    Args:
-        model: the model.
-        pipeline: the devices of its layers, and the order of the tasks.
-        splitting: what the loss is, and counts.
-        optimizer: an optimizer made before moves its state.
-        stages: how the whole step is compiled; None runs it as its code is written.
-
-    Returns:
-        The same model.
-    """
+    """Distribute a model, with its step in microbatches."""
     split = pipeline.microbatches > 1 or splitting.loss is not None
     microbatches = splitting.microbatches_of(pipeline) if split else None
     if split:

@@ -7,14 +7,7 @@ from baechi.units import format_bytes
 
 
 def told_of_returned(graph: LayerGraph) -> str:
-    """What microbatches join because the model returns it, and what helps where it does not fit.
-
-    Args:
-        graph: of one microbatch, for a model that returns the loss itself.
-
-    Returns:
-        A part of an error's text; empty if nothing is joined so.
-    """
+    """What microbatches join because the model returns it, and what helps where it does not fit."""
     sizes: Counter[str] = Counter()
     for _, costs in graph.placed_costs():
         if costs.shard is not None and costs.returned and f"{costs.shard['of']}[join]" not in graph:

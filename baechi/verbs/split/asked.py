@@ -14,19 +14,7 @@ from baechi.split.spec import BatchSpec, Layers
 
 
 def asked_to_split(split: Any, model: nn.Module, *, microbatches: bool) -> tuple[Layers | None, Split | None]:
-    """What `distribute(split=)` asks for: layers in shards, or inputs in microbatches.
-
-    Args:
-        split: as `distribute` takes it.
-        model: the model, whose modules are the layers.
-        microbatches: whether a step is split into microbatches.
-
-    Returns:
-        Layers and how they are split, then inputs and how; None for each that is not asked for.
-
-    Raises:
-        ValueError: a name is of no layer, or it is something else.
-    """
+    """What `distribute(split=)` asks for: layers in shards, or inputs in microbatches."""
     if split is None or split == "auto":
         return split, None
     if not isinstance(split, Mapping):
@@ -70,14 +58,6 @@ def _is_of_input(how: Any) -> bool:
 
 
 def refuse_layers_with(layers: Layers | None, *, plan: object) -> None:
-    """Raise if layers are to be split where a plan was made before.
-
-    Args:
-        layers: which layers are split.
-        plan: the plan.
-
-    Raises:
-        ValueError: they exclude each other.
-    """
+    """Raise if layers are to be split where a plan was made before."""
     if layers is not None and plan is not None:
         raise ValueError("a plan says which layers are split: leave split= out, or the plan")

@@ -33,17 +33,7 @@ Judge = Callable[[Plan], Plan]
 def split_where_it_gains(
     graph: LayerGraph, cluster: Cluster, plan: Plan, quick: PlanFor, plan_for: PlanFor, judge: Judge
 ) -> Plan:
-    """A plan with layers split, if its step is shorter by at least `LEAST_GAIN`; else the plan as it is.
-
-    Args:
-        graph: the layer graph, whole.
-        cluster: the devices.
-        plan: a plan of the graph.
-        quick: places a graph, by simulation, without a search.
-        plan_for: places a graph as the plan was made.
-        judge: a plan with the timeline of its dry run; raises `PlacementError` if it does not fit. Plans that
-            have one are not judged again.
-    """
+    """A plan with layers split, if its step is shorter by at least `LEAST_GAIN`; else the plan as it is."""
     if plan.graph.says("shard"):  # split since nothing fitted
         return plan
     whole_s = step_s = simulate(plan).makespan_s

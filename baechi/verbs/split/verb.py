@@ -47,16 +47,7 @@ def split(
 def with_layers_split(
     graph: LayerGraph, layers: Mapping[str, LayerSpec], cluster: Cluster | None
 ) -> LayerGraph:
-    """Split layers of a graph.
-
-    Args:
-        graph: the layer graph.
-        layers: by name, how each is split.
-        cluster: the devices, where specs give them by number.
-
-    Raises:
-        PlanError, ValueError: see `split`.
-    """
+    """Split layers of a graph."""
     return rewritten(graph, {name: _located(spec, cluster) for name, spec in layers.items()})
 
 
@@ -66,18 +57,7 @@ def plan_as_split(
     cluster: Cluster,
     plan_for: Callable[[LayerGraph], Plan],
 ) -> Plan:
-    """A plan of a graph whose layers are split as a user asked.
-
-    Args:
-        graph: the layer graph; its optimizer is noted on it.
-        layers: by name, how each is split; `"auto"` splits what fits nowhere; None nothing.
-        cluster: the devices.
-        plan_for: places a graph.
-
-    Raises:
-        PlacementError: nothing fits.
-        PlanError, ValueError: see `split`.
-    """
+    """A plan of a graph whose layers are split as a user asked."""
     return placed_as_split({1: graph}, layers, cluster, lambda graphs: plan_for(graphs[1]))
 
 
@@ -87,18 +67,7 @@ def placed_as_split(
     cluster: Cluster,
     plan_for: Callable[[Mapping[int, LayerGraph]], Placed],
 ) -> Placed:
-    """Place graphs of one model whose layers are split as a user asked.
-
-    Args:
-        graphs: layer graphs, by number of microbatches.
-        layers: see `plan_as_split`.
-        cluster: the devices.
-        plan_for: places graphs.
-
-    Raises:
-        PlacementError: nothing fits.
-        PlanError, ValueError: see `split`.
-    """
+    """Place graphs of one model whose layers are split as a user asked."""
     if layers is None:
         return plan_for(graphs)
     if isinstance(layers, Mapping):

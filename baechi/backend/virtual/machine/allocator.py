@@ -81,15 +81,7 @@ class Allocator:
                 self._notes.restart(device, self._issuer(device).now_s, live_bytes)
 
     def block(self, tensor: torch.Tensor, mark: Mark) -> Block:
-        """The memory of a tensor that lies on a device; counted from now on if it was not.
-
-        Args:
-            tensor: the tensor.
-            mark: its mark.
-
-        Raises:
-            DeviceMemoryError: it was not counted so far, and there is no room.
-        """
+        """The memory of a tensor that lies on a device; counted from now on if it was not."""
         block: Block | None = mark.block
         if block is None or block.owner is not self:
             mark.size_bytes = storage_bytes(tensor)
@@ -102,20 +94,7 @@ class Allocator:
     def allocate(
         self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: Callable[[], str]
     ) -> list[Block]:
-        """Count tensors that were made on a device: all of them, or none.
-
-        Args:
-            tensors: what was made; storages that are known already are left out.
-            device: where it lies.
-            stream: the stream that is current there.
-            what: says who made it, if there is no room.
-
-        Returns:
-            The memory of each new storage.
-
-        Raises:
-            DeviceMemoryError: there is no room.
-        """
+        """Count tensors that were made on a device: all of them, or none."""
         place, new = self._names[device], []
         for tensor in tensors:
             mark = mark_of(tensor)
@@ -132,14 +111,7 @@ class Allocator:
         return [self._count(mark, stream) for mark in new]
 
     def resize(self, tensor: torch.Tensor) -> None:
-        """Count a storage anew that may have grown.
-
-        Args:
-            tensor: any tensor.
-
-        Raises:
-            DeviceMemoryError: there is no room.
-        """
+        """Count a storage anew that may have grown."""
         mark = mark_of(tensor)
         block: Block | None = mark.block if mark is not None else None
         if mark is not None and block is not None and block.owner is self:
@@ -157,11 +129,7 @@ class Allocator:
                 events.append(("allocate", block.key, block.size_bytes, block.stream))
 
     def died(self, block: Block) -> None:
-        """Free a block whose last tensor died; called from `Block.__del__`.
-
-        Args:
-            block: the block. A race is kept in `fault`: Python drops exceptions raised in `__del__`.
-        """
+        """Free a block whose last tensor died; called from `Block.__del__`."""
         if not self._open:
             return
         device = block.stream.device

@@ -52,21 +52,13 @@ class Block:
             self.owner.fault = error
 
     def read(self, access: Access) -> None:
-        """Note a read, and check it.
-
-        Raises:
-            StreamRaceError: the last write may not be over.
-        """
+        """Note a read, and check it."""
         if not access.stream.knows(self.write):
             raise _race(access, "reads", self.write, "writing")
         self.reads[access.stream] = access
 
     def written(self, access: Access) -> None:
-        """Note a write, and check it.
-
-        Raises:
-            StreamRaceError: the last write, or a read since, may not be over.
-        """
+        """Note a write, and check it."""
         stream = access.stream
         if not stream.knows(self.write):
             raise _race(access, "writes", self.write, "writing")

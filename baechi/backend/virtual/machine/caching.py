@@ -88,16 +88,7 @@ class CachingAllocator:
         self.peak_bytes = 0
 
     def allocate(self, key: int, size_bytes: int, stream: Hashable) -> None:
-        """Serve an allocation.
-
-        Args:
-            key: of the block, until it is freed.
-            size_bytes: how large.
-            stream: the stream that is current.
-
-        Raises:
-            OutOfMemory: there is no room, also after all that is not in use was given back.
-        """
+        """Serve an allocation."""
         if not size_bytes:
             return
         size_bytes = _up(size_bytes, ROUND_BYTES)
@@ -110,20 +101,12 @@ class CachingAllocator:
         self._taken[key] = block
 
     def release(self, key: int) -> None:
-        """A block's tensors are gone, but another stream may still use it.
-
-        Args:
-            key: of the block.
-        """
+        """A block's tensors are gone, but another stream may still use it."""
         if key in self._taken:
             self._released[key] = None
 
     def free(self, key: int) -> None:
-        """A block is back.
-
-        Args:
-            key: of the block; one that is back already is left out.
-        """
+        """A block is back."""
         self._released.pop(key, None)
         block = self._taken.pop(key, None)
         if block is None:

@@ -77,34 +77,18 @@ class Emulator:
             return self.enter_thread(Host(self._first.host.now_s, self._first.host.seen))
 
     def enter_thread(self, host: Host) -> Thread:
-        """The calling thread issues work from now on.
-
-        Args:
-            host: its clock as it starts.
-        """
+        """The calling thread issues work from now on."""
         own = self._threads.own = Thread(host, self._worked)
         return own
 
     def take(self, what: HostWork, times: int = 1, device: int | None = None) -> None:
-        """Charge the calling thread with what torch does there.
-
-        Args:
-            what: the work; see `HostCosts`.
-            times: how often.
-            device: whose thread does it in backward; None for that of the next kernel.
-        """
+        """Charge the calling thread with what torch does there."""
         taken_s = self._charge(what, times)
         if taken_s is not None:
             self.thread.take(taken_s, device)
 
     def spend(self, what: HostWork, device: int, times: int = 1) -> None:
-        """Charge the calling thread with the runtime's own work.
-
-        Args:
-            what: the work; see `HostCosts`.
-            device: whose thread does it in backward.
-            times: how often.
-        """
+        """Charge the calling thread with the runtime's own work."""
         taken_s = self._charge(what, times)
         if taken_s is not None:
             self.thread.spend(taken_s, device, computing=what == "functional_op")
@@ -142,14 +126,7 @@ class Emulator:
         host.learn(event.seen)
 
     def enter_layer(self, layer: str) -> str:
-        """What the calling thread issues from now on belongs to a layer.
-
-        Args:
-            layer: its name, with the number of its call; empty for none.
-
-        Returns:
-            The layer that it was in.
-        """
+        """What the calling thread issues from now on belongs to a layer."""
         return self.thread.enter_layer(layer, self._record)
 
     def synchronize(self) -> None:
@@ -166,18 +143,7 @@ class Emulator:
     # --- what runs
 
     def compute(self, device: int, what: str, read: list[Block], written: list[Block], work: Work) -> Access:
-        """Issue a kernel; call `check` before it runs.
-
-        Args:
-            device: where.
-            what: the operator.
-            read: what it reads.
-            written: what it writes.
-            work: what it computes and moves.
-
-        Returns:
-            The access, for the memory that it makes.
-        """
+        """Issue a kernel; call `check` before it runs."""
         thread = self.thread
         stream = self.stream(device)
         host = thread.issuer(device, works=True)
@@ -203,15 +169,7 @@ class Emulator:
         size_bytes: int,
         streams: tuple[Stream | None, Stream | None],
     ) -> None:
-        """Issue a transfer. It runs on the streams of both ends at once, as a peer copy does.
-
-        Args:
-            ends: where the tensor lies and where it goes; the host has the index after the devices.
-            what: the operator.
-            blocks: the memory that it reads and that it writes; None on the host.
-            size_bytes: how much.
-            streams: on both sides; None on the host.
-        """
+        """Issue a transfer. It runs on the streams of both ends at once, as a peer copy does."""
         source, target = ends
         thread = self.thread
         host = thread.issuer(target if source == self.index_of_host else source, works=True)
@@ -274,13 +232,7 @@ class Emulator:
         return self.allocator.allocate(tensors, device, stream, lambda: self._described(what))
 
     def take_in(self, tensors: Iterable[torch.Tensor], device: int, what: str) -> None:
-        """Give unplaced tensors to a device, which runs the kernels that made them.
-
-        Args:
-            tensors: the tensors.
-            device: where.
-            what: the operator that uses them.
-        """
+        """Give unplaced tensors to a device, which runs the kernels that made them."""
         for tensor in tensors:
             mark = mark_of(tensor)
             blocks = self.allocate([tensor], device, self.stream(device), what)
@@ -306,12 +258,7 @@ class Emulator:
             thread.depth -= 1
 
     def timeline(self, record: StepRecord | None = None, *, by_operator: bool = False) -> Timeline:
-        """What was measured since a step began; the host waits for all devices first.
-
-        Args:
-            record: of which step; the newest unless given.
-            by_operator: a span for each kernel, else one for each stay in a layer.
-        """
+        """What was measured since a step began; the host waits for all devices first."""
         self.synchronize()
         record = record or self._record
         if record is self._record:

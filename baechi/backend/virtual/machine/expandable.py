@@ -80,14 +80,7 @@ class _Segment:
         return stretch.size_bytes + (0 if after.mapped else after.size_bytes)
 
     def to_map(self, size_bytes: int) -> list[tuple[int, int]]:
-        """Which addresses need memory so that a block finds room: begin and end, whole pages.
-
-        Args:
-            size_bytes: of the block.
-
-        Returns:
-            In order of address; what they lie between is free already.
-        """
+        """Which addresses need memory so that a block finds room: begin and end, whole pages."""
         for place, stretch in enumerate(self.stretches):
             if stretch.mapped:
                 continue

@@ -85,12 +85,7 @@ class Thread:
         return current_graph_task_id() != FORWARD
 
     def issuer(self, device: int, *, works: bool = False) -> Host:
-        """The clock of the thread that issues the next job for a device.
-
-        Args:
-            device: the device's place in the cluster.
-            works: whether it issues one now.
-        """
+        """The clock of the thread that issues the next job for a device."""
         backward = self._innermost()
         if backward is None:
             return self.host
@@ -109,23 +104,13 @@ class Thread:
         return host
 
     def work(self, host: Host, taken_s: float) -> None:
-        """Let a clock of this thread go on by what it does.
-
-        Args:
-            host: one that `issuer` returned.
-            taken_s: how long it takes.
-        """
+        """Let a clock of this thread go on by what it does."""
         host.work(taken_s)
         if self.depth and host is self.host:
             self._worked.seconds += taken_s
 
     def take(self, taken_s: float, device: int | None = None) -> None:
-        """Do what torch does before the next kernel.
-
-        Args:
-            taken_s: how long it takes.
-            device: for which device; None if it is not known, of what lies nowhere yet.
-        """
+        """Do what torch does before the next kernel."""
         backward = self._innermost()
         if backward is None:
             self.work(self.host, taken_s)
@@ -170,13 +155,7 @@ class Thread:
         return None if job == FORWARD else self._backwards[-1]
 
     def spend(self, taken_s: float, device: int, *, computing: bool) -> None:
-        """Do work of the runtime's own.
-
-        Args:
-            taken_s: how long it takes.
-            device: whose thread does it in backward.
-            computing: whether it counts only with a kernel: a functional op that makes a view is free here.
-        """
+        """Do work of the runtime's own."""
         if computing:
             self.owed_s = taken_s
             return
@@ -193,12 +172,7 @@ class Thread:
         return owed_s
 
     def enter_layer(self, layer: str, record: StepRecord) -> str:
-        """What is issued from now on belongs to a layer; returns which it was before.
-
-        Args:
-            layer: its name, with the number of its call.
-            record: of the step that it belongs to.
-        """
+        """What is issued from now on belongs to a layer; returns which it was before."""
         before, self.layer = self.layer, layer
         if torch.is_grad_enabled():
             self._starts.append(next_sequence_number())
@@ -223,11 +197,7 @@ class Thread:
 
     @contextmanager
     def nodes_of(self, other: "Thread") -> Iterator[None]:
-        """While this thread runs the backward of nodes that another thread made.
-
-        Args:
-            other: that thread.
-        """
+        """While this thread runs the backward of nodes that another thread made."""
         before, self._log = self._log, other
         try:
             yield

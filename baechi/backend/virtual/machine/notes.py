@@ -26,35 +26,15 @@ class MemoryNotes:
         self.events: list[list[Event]] = [[] for _ in devices]
 
     def restart(self, device: int, now_s: float, live_bytes: int) -> None:
-        """Forget how much a device held so far.
-
-        Args:
-            device: which.
-            now_s: the host's seconds.
-            live_bytes: how much it holds.
-        """
+        """Forget how much a device held so far."""
         self._curves[device] = [(now_s, live_bytes)]
 
     def held(self, device: int, now_s: float, live_bytes: int) -> None:
-        """A device holds so much from now on.
-
-        Args:
-            device: which.
-            now_s: the host's seconds.
-            live_bytes: how much.
-        """
+        """A device holds so much from now on."""
         self._curves[device].append((now_s, live_bytes))
 
     def added_to(self, timeline: Timeline, start_s: float) -> Timeline:
-        """A timeline with what was written down.
-
-        Args:
-            timeline: of the step since `restart`.
-            start_s: when it began, by the host's clock.
-
-        Returns:
-            The timeline of a dry run: what devices held when, and what torch's allocator would reserve.
-        """
+        """A timeline with what was written down."""
         live, reserved, expandable = {}, {}, segments_expand()
         for number, device in enumerate(self._devices):
             curve = self._curves[number]

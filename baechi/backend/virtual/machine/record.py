@@ -48,23 +48,12 @@ class StepRecord:
         self.jobs: deque[Operation] = deque(maxlen=_TASKS_KEPT)  # bounded: work outside steps would grow it
 
     def next(self, start_s: float) -> "StepRecord":
-        """The record of the step after this one.
-
-        Args:
-            start_s: the host's clock at its beginning.
-        """
+        """The record of the step after this one."""
         last = {job.device: job for job in self.jobs if job.target == COMPUTE}
         return StepRecord(self.ends[:-1], start_s, {**self.last, **last})
 
     def timeline(self, *, by_operator: bool = False) -> Timeline:
-        """The step as a timeline. All its tasks must be timed.
-
-        Args:
-            by_operator: a span for each kernel, else one for each stay in a layer.
-
-        Returns:
-            As `spans.timeline_of` says.
-        """
+        """The step as a timeline. All its tasks must be timed."""
         sent = [job for job in self.jobs if job.target != COMPUTE]
         counters = {
             "kernels": len(self.jobs) - len(sent),

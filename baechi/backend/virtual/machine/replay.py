@@ -11,16 +11,7 @@ _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def reserved_bytes(events: Iterable[Event], limit_bytes: int, *, expandable: bool = False) -> int:
-    """The most that torch's allocator reserves for some allocations.
-
-    Args:
-        events: what happens on a device, in order.
-        limit_bytes: how much memory it has.
-        expandable: whether segments expand.
-
-    Returns:
-        Bytes; at most the limit if there is room for all, else what would be reserved without a limit.
-    """
+    """The most that torch's allocator reserves for some allocations."""
     known = list(events)
     try:
         return _replayed(known, limit_bytes, expandable)

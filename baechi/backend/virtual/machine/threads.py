@@ -67,11 +67,7 @@ class VirtualFlag:
         return self._up is not None
 
     def wait(self) -> bool:
-        """Wait until it is up.
-
-        Raises:
-            RuntimeError: every thread waits, so none can raise the flag (a deadlock).
-        """
+        """Wait until it is up."""
         runner = self._baton.runner(self._host())
         try:
             while self._is_awaited_by(runner):
@@ -123,11 +119,7 @@ class RunToken:
             self.add(runners)
 
     def add(self, runners: list[_Runner]) -> None:
-        """The same, where the lock is held.
-
-        Args:
-            runners: the threads; those that were added already, and have not gone on, are passed over.
-        """
+        """The same, where the lock is held."""
         there = [runner for _, runner in self._ready]
         for runner in runners:
             if runner not in there:
@@ -135,16 +127,7 @@ class RunToken:
                 self._ready.append((self._counter, runner))
 
     def spawn(self, function: Callable[[], None], host: Host, position: int) -> Callable[[], None]:
-        """Start a thread; it runs when its turn comes.
-
-        Args:
-            function: what it runs; it raises nothing.
-            host: its clock.
-            position: its place in the plan.
-
-        Returns:
-            Waits until the thread is gone.
-        """
+        """Start a thread; it runs when its turn comes."""
         runner = _Runner(host, position, runs=False)
         self._runners.add(runner)
 
@@ -176,14 +159,7 @@ class RunToken:
             self._ready = [entry for entry in self._ready if entry[1] is not runner]
 
     def give_up(self, runner: _Runner) -> None:
-        """Let others run until the calling thread can go on.
-
-        Args:
-            runner: the calling thread.
-
-        Raises:
-            RuntimeError: every thread waits (a deadlock).
-        """
+        """Let others run until the calling thread can go on."""
         try:
             self._pass_on(runner)
             runner.turn.wait()
@@ -196,11 +172,7 @@ class RunToken:
             raise RuntimeError("every thread of the emulated host waits for another: none can continue")
 
     def give_way(self, host: Host) -> None:
-        """Let threads with earlier clocks run first.
-
-        Args:
-            host: the calling thread's clock.
-        """
+        """Let threads with earlier clocks run first."""
         runner = self.runner(host)
         self.ready([runner])
         self.give_up(runner)

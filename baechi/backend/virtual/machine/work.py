@@ -21,11 +21,7 @@ class Work(NamedTuple):
     dtype: str
 
     def seconds(self, device: Device) -> float:
-        """How long it runs.
-
-        Args:
-            device: where; one without rates is infinitely fast.
-        """
+        """How long it runs."""
         if not device.bytes_per_s or not device.flops_per_s:
             return 0.0
         return layer_s(device, self.flops, self.moved_bytes, self.dtype) / device.speed

@@ -15,11 +15,7 @@ class Beginning:
         self._begun: dict[int, torch.Tensor] = {}
 
     def __call__(self, part: torch.Tensor) -> torch.Tensor:
-        """A result with the part's memory, the same at each call; the part itself if it gets no gradient.
-
-        Args:
-            part: of an input.
-        """
+        """A result with the part's memory, the same at each call; the part itself if it gets no gradient."""
         if not (part.requires_grad and part.is_leaf and torch.is_grad_enabled()):
             return part
         if id(part) not in self._begun:

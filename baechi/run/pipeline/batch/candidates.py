@@ -42,21 +42,12 @@ _NOTABLE = 1e-2
 
 
 def is_usual(rule: Rule) -> bool:
-    """Whether a rule is one that models are known to follow; else it leaves out what merely occurs often.
-
-    Args:
-        rule: a rule.
-    """
+    """Whether a rule is one that models are known to follow; else it leaves out what merely occurs often."""
     return rule.ignored is None or rule.ignored in _COMMON
 
 
 def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
-    """The rules that may hold for a batch, the likeliest first.
-
-    Args:
-        parts: the parts of a batch.
-        without: rules that evidence has spoken against.
-    """
+    """The rules that may hold for a batch, the likeliest first."""
     named = _split_tensors(parts)
     labels = [name for name, each in named.items() if each[0].dtype in _INTEGERS]
     labels.sort(key=lambda name: ("label" not in name, "target" not in name))
@@ -83,12 +74,7 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
 
 
 def notable(rules: Sequence[Rule], parts: Parted) -> list[Rule]:
-    """The rules that are asked about: without labels that, left out, hardly change what the parts count.
-
-    Args:
-        rules: rules.
-        parts: the parts of a batch.
-    """
+    """The rules that are asked about: without labels that, left out, hardly change what the parts count."""
     (by_rows,) = shares_by([ROWS], parts)
     return [
         rule

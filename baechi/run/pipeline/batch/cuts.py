@@ -19,12 +19,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def kind_of(model: nn.Module, inputs: Inputs) -> Hashable:
-    """What batches have in common that are divided alike; None if that is not known without a look at each.
-
-    Args:
-        model: the model.
-        inputs: the batch.
-    """
+    """What batches that are divided alike have in common; None if each needs a look."""
     said: list[Any] = [vars(model).get("forward"), len(inputs.args), *inputs.kwargs]
     seen: set[int] = set()
     for value in (*inputs.args, *inputs.kwargs.values()):
@@ -61,17 +56,7 @@ class Cuts:
 
     @classmethod
     def learned(cls, model: nn.Module, inputs: Inputs, parts: Parted, split: Split) -> "Cuts | None":
-        """From a batch that was divided.
-
-        Args:
-            model: the model.
-            inputs: the batch; it has a kind.
-            parts: the same in parts.
-            split: what was said of it.
-
-        Returns:
-            None if a function divides it.
-        """
+        """From a batch that was divided."""
         if any(map(is_own, split.values())):
             return None
         sizes = tuple(parts.rows)
@@ -79,12 +64,7 @@ class Cuts:
         return cls(sizes, dims, parts.divided, parts.whole)
 
     def parted(self, inputs: Inputs, microbatches: int) -> Parted:
-        """Divide a batch of the kind.
-
-        Args:
-            inputs: the batch.
-            microbatches: into how many parts; there are as many rows at least.
-        """
+        """Divide a batch of the kind."""
         sizes, grad = self.sizes, torch.is_grad_enabled()
         if len(sizes) != microbatches:
             sizes = sizes_of(sum(sizes), microbatches)

@@ -40,13 +40,7 @@ class Draws(UntracedDispatchMode):
         self._noted, self._asked, self._part, self.are_strange = [], 0, None, False
 
     def part(self, first: int, rows: int, of: int) -> None:
-        """What is drawn from now on is a part's.
-
-        Args:
-            first: its first row.
-            rows: how many it has.
-            of: how many the whole has.
-        """
+        """What is drawn from now on is a part's."""
         self.end()
         self._asked, self._part = 0, (first, rows, of)
 

@@ -36,28 +36,15 @@ class Figures:
 
     @classmethod
     def of(cls, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Figures":
-        """Read them.
-
-        Args:
-            whole: a tensor of one element.
-            parts: tensors of one element.
-        """
+        """Read them."""
         return cls(float(whole.detach()), tuple([float(part.detach()) for part in parts]))
 
     def by(self, shares: Sequence[float]) -> float:
-        """The number of the parts together. What does not count may be no number: a mean over no labels.
-
-        Args:
-            shares: what each part counts.
-        """
+        """The number of the parts together. What does not count may be no number: a mean over no labels."""
         return sum([share * each for share, each in zip(shares, self.parts, strict=True) if share])
 
     def leaves_out(self, shares: Sequence[float]) -> bool:
-        """Whether a part that gives something counts nothing.
-
-        Args:
-            shares: what each part counts.
-        """
+        """Whether a part that gives something counts nothing."""
         pairs = zip(shares, self.parts, strict=True)
         return any(not share and isfinite(each) and each != 0 for share, each in pairs)
 
@@ -80,22 +67,12 @@ class Evidence:
         return bool(self._settled)
 
     def rules(self, parts: Parted, candidates: Sequence[Rule]) -> list[Rule]:
-        """The rules that may hold, the likeliest first; by rows if none is for this batch.
-
-        Args:
-            parts: the parts of the batch.
-            candidates: those that may hold for any number.
-        """
+        """The rules that may hold, the likeliest first; by rows if none is for this batch."""
         rules = self._settled or [rule for rule in candidates if rule not in self.against]
         return [rule for rule in rules if rule.is_for(parts)] or [ROWS]
 
     def asks(self, parts: Parted, rules: Sequence[Rule]) -> bool:
-        """Whether rules that may hold disagree about a batch.
-
-        Args:
-            parts: the parts of the batch.
-            rules: those that may hold.
-        """
+        """Whether rules that may hold disagree about a batch."""
         if len(rules) == 1:
             return False
         about = [rule for rule in notable(rules, parts) if rule not in self._doubted]
@@ -104,22 +81,14 @@ class Evidence:
         return any(rule in about and differ(first, shares) for rule, shares in pairs)
 
     def keep(self, heard: "Heard") -> None:
-        """Keep the rules that give the number of the whole batch from those of its parts.
-
-        Args:
-            heard: what a look told; a rule fits.
-        """
+        """Keep the rules that give the number of the whole batch from those of its parts."""
         self.against.update(heard.others)
         self._doubted.update(heard.fitting[1:])
         if ROWS not in heard.fitting:  # else labels that are yet to come may be ignored
             self._settled = list(heard.fitting)
 
     def accept(self, heard: "Heard") -> None:
-        """The user accepts that parts give another number.
-
-        Args:
-            heard: what a look told; no rule fits.
-        """
+        """The user accepts that parts give another number."""
         is_near = abs(heard.given - heard.whole) <= _NEAR * max(1.0, abs(heard.whole))
         self._settled = [heard.rule if is_near else ROWS]
 
@@ -146,14 +115,7 @@ class Heard:
 
 
 def heard(parts: Parted, rules: Sequence[Rule], figures: Figures, rounding: Rounding) -> Heard:
-    """Which rules give the number of the whole batch from those of its parts.
-
-    Args:
-        parts: the parts.
-        rules: those that may hold.
-        figures: the numbers.
-        rounding: how far they may be apart.
-    """
+    """Which rules give the number of the whole batch from those of its parts."""
     shares = shares_by(rules, parts)
     given = [figures.by(each) for each in shares]
     fair = [len(rules) == 1 or min(each) >= 0 for each in shares]  # amounts below zero are no weights

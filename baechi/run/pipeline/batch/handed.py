@@ -27,33 +27,21 @@ _COPIED = (set, deque)
 
 
 def objects_in(value: Any) -> list[Any]:
-    """The objects in an input that are neither tensors, plain data nor containers.
-
-    Args:
-        value: an input.
-    """
+    """The objects in an input that are neither tensors, plain data nor containers."""
     found: list[Any] = []
     map_tensors(lambda tensor: tensor, value, other=found.append)
     return [one for one in found if not isinstance(one, (*_COPIED, nn.Module, type)) and not callable(one)]
 
 
 def tensors_behind(item: Any) -> list[torch.Tensor]:
-    """The tensors that an object leads to.
-
-    Args:
-        item: any object.
-    """
+    """The tensors that an object leads to."""
     keeper = Keeper("none")
     keeper.keep(item)
     return [one for one in keeper.seen.values() if isinstance(one, torch.Tensor)]
 
 
 def may_be_written(item: Any) -> bool:
-    """Whether an object has attributes or containers that a model's code may write.
-
-    Args:
-        item: any object.
-    """
+    """Whether an object has attributes or containers that a model's code may write."""
     keeper = Keeper("none")
     keeper.keep(item)
     return not isinstance(item, Enum) and bool(keeper.containers)
@@ -62,13 +50,7 @@ def may_be_written(item: Any) -> bool:
 def own_of(
     inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor], cut: Mapping[int, Any] | None = None
 ) -> Inputs:
-    """Inputs with other tensors, and with containers of their own; other objects are the same.
-
-    Args:
-        inputs: what a call is handed.
-        change: from a tensor, the one in its place.
-        cut: by `id`, lists with some of their items, and arrays with some of their rows.
-    """
+    """Inputs with other tensors, and with containers of their own; other objects are the same."""
     memo: dict[int, Any] = {}
 
     def note(item: Any) -> None:
@@ -92,11 +74,7 @@ def own_of(
 
 @contextmanager
 def handed_kept(inputs: Inputs) -> Iterator[None]:
-    """Put back what is written to containers and objects that a call is handed.
-
-    Args:
-        inputs: what it is handed.
-    """
+    """Put back what is written to containers and objects that a call is handed."""
     keeper = _noted(inputs.args, inputs.kwargs)
     try:
         yield
@@ -106,11 +84,7 @@ def handed_kept(inputs: Inputs) -> Iterator[None]:
 
 @contextmanager
 def unwritten_if_failed(inputs: Inputs) -> Iterator[None]:
-    """Put it back if what runs in this context fails: objects are handed to all microbatches.
-
-    Args:
-        inputs: what a call is handed.
-    """
+    """Put it back if what runs in this context fails: objects are handed to all microbatches."""
     keeper = _noted(inputs.args, inputs.kwargs)
     try:
         yield
@@ -134,11 +108,7 @@ class Handed:
         }
 
     def check(self) -> None:
-        """Forward is over.
-
-        Raises:
-            UnsplittableCall: it put something into a container or an object.
-        """
+        """Forward is over."""
         for name, (value, tables) in self._tables.items():
             for table, before in tables:
                 now = content_of(table)

@@ -39,11 +39,7 @@ class HiddenWrites(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def put_back(self) -> list[str]:
-        """Let all be as before.
-
-        Returns:
-            The names of what was written.
-        """
+        """Let all be as before."""
         written = []
         for key, (tensor, memory, before) in self._before.items():
             with without_torch_function(), self._at(tensor), without_dispatch_modes(), torch.no_grad():

@@ -91,13 +91,7 @@ class Unjoined:
 
 
 def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> Any:
-    """One result from those of the microbatches.
-
-    Args:
-        results: they have the same structure.
-        joiner: joins tensors and lists.
-        name: of the value, in errors.
-    """
+    """One result from those of the microbatches."""
     are_mixed = len(set(map(type, results))) > 1
     if are_mixed:
         results = _as_losses(results, name)
@@ -156,32 +150,18 @@ def _joined_mapping(results: Sequence[Mapping[Any, Any]], joiner: AbstractJoiner
 
 
 def below(name: str, key: Any) -> str:
-    """The name of a value inside of another one.
-
-    Args:
-        name: of the outer one; empty for the result.
-        key: of the inner one.
-    """
+    """The name of a value inside of another one."""
     return f"{name}.{key}" if name else str(key)
 
 
 def is_loss_at(name: str) -> bool:
-    """Whether a number at that place in a result is joined as losses are.
-
-    Args:
-        name: its name, which is empty for the result itself.
-    """
+    """Whether a number at that place in a result is joined as losses are."""
     last = name.rpartition(".")[2]
     return not name or "loss" in last or last == "0"
 
 
 def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
-    """What results have at each place, by its name; what differs in structure is not looked into.
-
-    Args:
-        results: of the whole batch and of its parts.
-        name: of the value.
-    """
+    """What results have at each place, by its name; what differs in structure is not looked into."""
     results = _as_losses(results, name)
     first = results[0]
     if any(type(one) is not type(first) for one in results) or isinstance(first, torch.Tensor):
@@ -204,11 +184,7 @@ def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequen
 
 
 def loss_name(result: Any) -> str:
-    """The name of the loss among what a model returned, if it has one.
-
-    Args:
-        result: what the model returned.
-    """
+    """The name of the loss among what a model returned, if it has one."""
     if isinstance(result, torch.Tensor):
         return ""
     is_row = isinstance(result, (list, tuple)) and not hasattr(result, "loss")
@@ -221,9 +197,6 @@ def loss_in(result: Any) -> torch.Tensor | None:
     """The loss among what a model returned: one floating element; None if there is none.
 
     It is the result itself, its `loss`, or the first of a tuple.
-
-    Args:
-        result: what the model returned.
     """
     found = result
     if isinstance(result, Mapping):

@@ -104,32 +104,17 @@ class Case:
         return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), hash(tuple(settings))
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
-        """The same of the first rows of the batch.
-
-        Args:
-            sizes: how many rows each part has.
-        """
+        """The same of the first rows of the batch."""
         few = some_rows(self.looker.model, self.inputs, range(sum(sizes)), self.split)
         return replace(self, inputs=few, parts=divided(self.looker.model, few, sizes, self.split))
 
     def split_as(self, split: Split) -> "Case":
-        """The same, with inputs split otherwise.
-
-        Args:
-            split: exceptions from how inputs are split.
-
-        Raises:
-            ValueError: they cannot be split so.
-        """
+        """The same, with inputs split otherwise."""
         number = len(self.parts.rows)
         return replace(self, split=split, parts=parted(self.looker.model, self.inputs, number, split))
 
     def runs_whole(self, setting: Setting) -> bool:
-        """Whether the model runs with the whole batch, where parts may make it fail.
-
-        Args:
-            setting: how it is set.
-        """
+        """Whether the model runs with the whole batch, where parts may make it fail."""
         try:
             replace(self, parts=Parted((), (), ())).seen(setting)
         except (torch.OutOfMemoryError, Fails):
@@ -149,14 +134,7 @@ class Case:
         return all(device_of(tensor).type in ("cpu", "meta") for tensor in tensors)
 
     def seen(self, setting: Setting) -> Seen:
-        """What the model gives.
-
-        Args:
-            setting: how it is set.
-
-        Raises:
-            Fails: the model's code raised an error.
-        """
+        """What the model gives."""
         look = partial(self.looker.seen, setting, self.inputs, self.parts.parts, self.parts.rows)
         try:
             for _ in range(2):
@@ -229,22 +207,13 @@ class Verdict:
         return self.weigh()
 
     def shares_of(self, name: str) -> Sequence[Any] | None:
-        """What a number of the parts counts; None if that is not known.
-
-        Args:
-            name: the number's.
-        """
+        """What a number of the parts counts; None if that is not known."""
         if name in self.shares:
             return self.shares[name]
         return self.others if is_loss_at(name) and not self.shares else None
 
     def is_number(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether an output is one number, and no row.
-
-        Args:
-            name: its name.
-            tensors: what parts returned.
-        """
+        """Whether an output is one number, and no row."""
         for one in tensors:
             if one.numel() != 1 or not one.is_floating_point():
                 return False
@@ -276,11 +245,7 @@ class _Output:
         )
 
     def dim(self, rows: Sequence[int]) -> int | None:
-        """The dimension that grows with the rows.
-
-        Args:
-            rows: how many each part has.
-        """
+        """The dimension that grows with the rows."""
         if isinstance(self.whole, list):
             long = [len(one) for one in (self.whole, *self.parts) if isinstance(one, list)]
             return 0 if long == [sum(rows), *rows] else None
@@ -442,15 +407,7 @@ class Judge:
         self._said: set[str] = set()
 
     def verdict(self, case: Case) -> Verdict:
-        """What the parts of a batch count.
-
-        Args:
-            case: the batch.
-
-        Raises:
-            BatchCoupled: the parts give something else than the whole.
-            Exception: ours, or the handler of a signal raised it.
-        """
+        """What the parts of a batch count."""
         if len(case.parts.rows) == 1:  # it is the whole
             return Verdict(Found(), {}, partial(list, [1.0]), case.parts.rows)
         self._calls += 1
@@ -474,11 +431,7 @@ class Judge:
         return any(number in even and not _is_even(one) for number, one in case.on_host())
 
     def known(self, case: Case) -> Verdict:
-        """The same by what is known, without a look.
-
-        Args:
-            case: the batch.
-        """
+        """The same by what is known, without a look."""
         self._candidates_now = None
         found, shares = self._found.get(case.kind, Found()), {}
         for name in self._numbers:
@@ -675,16 +628,7 @@ class Judge:
         self._found[kind] = replace(found, apart={**why, **found.apart}, alike=alike)
 
     def cure(self, case: Case, setting: Setting) -> tuple[str, bool]:
-        """How inputs are to be split, so that parts give what the whole batch gives.
-
-        Args:
-            case: the batch, divided in a way that does not.
-            setting: how the model is set.
-
-        Returns:
-            What to give `distribute`, and whether parts give the same then, or only run; empty if nothing is
-            found that helps, or nothing may be tried.
-        """
+        """How inputs are to be split, so that parts give what the whole batch gives."""
         runs = ""
         if not case.may_fail():
             return "", False

@@ -123,12 +123,6 @@ def capture_installed(model: nn.Module) -> bool:
 
     Its models do so in the first call that asks for them, and note it in an attribute. Of that each
     microbatch has its own.
-
-    Args:
-        model: any model.
-
-    Returns:
-        Whether there was anything to install.
     """
     room = sys.modules.get("transformers.utils.output_capturing")
     install = getattr(room, "maybe_install_capturing_hooks", None)
@@ -157,18 +151,7 @@ class Looker:
     backend: AbstractBackend | None
 
     def seen(self, setting: Setting, whole: Inputs, parts: Sequence[Inputs], rows: Sequence[int]) -> Seen:
-        """What the model gives for a batch and its parts, which follow each other as microbatches do.
-
-        Args:
-            setting: how the model is set.
-            whole: the batch.
-            parts: the same in parts.
-            rows: how many rows each part has.
-
-        Raises:
-            HooksRegistered: the model's code registered hooks; they are gone again.
-            Exception: whatever the model's code raises.
-        """
+        """What the model gives for a batch and its parts, which follow each other as microbatches do."""
         model, draws = self.model, Draws()
         modules = list(model.modules())
         hooks = _hooks(modules)
@@ -216,14 +199,7 @@ class Looker:
 
     @contextmanager
     def set_as(self, setting: Setting) -> Iterator[Callable[[Inputs], Inputs]]:
-        """Within this context the model is set for looks; afterwards all is as it was, to the bit.
-
-        Args:
-            setting: how.
-
-        Yields:
-            What inputs must go through.
-        """
+        """Within this context the model is set for looks; afterwards all is as it was, to the bit."""
         model = self.model
         with torch.no_grad(), left_as_found(model, contents="none"), ExitStack() as stack:
             stack.enter_context(_hooks_kept(model))
@@ -314,11 +290,7 @@ def _same(inputs: Inputs) -> Inputs:
 
 
 def is_even(tensor: torch.Tensor) -> bool:
-    """Whether all entries of a tensor are the same; it has some, and lies where this computes.
-
-    Args:
-        tensor: a strided one.
-    """
+    """Whether all entries of a tensor are the same; it has some, and lies where this computes."""
     with torch.no_grad(), without_dispatch_modes():
         return bool((tensor == tensor.reshape(-1)[0]).all())
 

@@ -19,11 +19,6 @@ def otherwise(inputs: Mapping[str, Any], parts: Parted, split: Split) -> Iterato
 
     One input goes whole, or along another dimension, or by items; all go along the second dimension; or two
     inputs go otherwise.
-
-    Args:
-        inputs: what the call is handed, by name.
-        parts: how it was divided.
-        split: what was said of it.
     """
     ways = list(_ways(inputs, parts, split))
     tried = [dict([way]) for way in ways]

@@ -136,27 +136,14 @@ def _at_home(value: torch.Tensor, backend: AbstractBackend, home: str | None) ->
 
 
 def share_at(place: str, backend: AbstractBackend, share: Any) -> Any:
-    """What a loss counts, on a device.
-
-    Args:
-        place: the device.
-        backend: the devices.
-        share: a number, or a scalar tensor.
-    """
+    """What a loss counts, on a device."""
     if isinstance(share, torch.Tensor) and backend.place_of(share) != place:
         return transfer(share, backend, place)
     return share
 
 
 def hand_in(backend: AbstractBackend, joint: Joint, grad: torch.Tensor, rows: Sequence[int]) -> None:
-    """Send the gradient of a joined tensor to where those of the microbatches' tensors come in.
-
-    Args:
-        backend: the devices.
-        joint: the joined tensor.
-        grad: its gradient.
-        rows: how many rows each microbatch has.
-    """
+    """Send the gradient of a joined tensor to where those of the microbatches' tensors come in."""
     if joint.dim is None:
         there = backend.place_of(grad)
         parts = [grad * share_at(there, backend, share) for share in joint.shares]

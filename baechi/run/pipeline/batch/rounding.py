@@ -38,10 +38,6 @@ class Rounding:
         """Whether numbers are apart by no more than sums in another order are.
 
         Where they are by more, and may be since kernels round otherwise for other sizes, that is measured.
-
-        Args:
-            error: by how much they are apart.
-            scale: how large they are.
         """
         scale = max(scale, _LEAST if self.is_exact else 1.0)
         if error <= self._few * scale:
@@ -50,20 +46,11 @@ class Rounding:
         return error <= most * scale and error <= _TIMES * self.measured()
 
     def as_good(self, scale: float) -> float:
-        """By how much a number may be further off than another, and be as near.
-
-        Args:
-            scale: how large they are.
-        """
+        """By how much a number may be further off than another, and be as near."""
         return (_EXACT if self.is_exact else _UNITS * self.unit) * max(scale, _LEAST)
 
     def same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two tensors of one shape, on the host, are the same.
-
-        Args:
-            one: of the whole batch.
-            other: of its parts.
-        """
+        """Whether two tensors of one shape, on the host, are the same."""
         if not (one.is_floating_point() or one.is_complex()):
             return torch.equal(one, other)
         finite = one[one.isfinite()]

@@ -44,30 +44,18 @@ class Rule:
     ignored: int | None = None
 
     def is_for(self, parts: Parted) -> bool:
-        """Whether a batch has what the rule looks at.
-
-        Args:
-            parts: the parts of the batch.
-        """
+        """Whether a batch has what the rule looks at."""
         return self.reads is None or all(self.reads in tensors_of(part) for part in parts.parts)
 
 
 def by_rows(parts: Parted) -> list[Any]:
-    """Shares of losses that are means over rows.
-
-    Args:
-        parts: the parts of the batch.
-    """
+    """Shares of losses that are means over rows."""
     total = sum(parts.rows)
     return [rows / total for rows in parts.rows]
 
 
 def summed(parts: Parted) -> list[Any]:
-    """Shares of losses that add up to that of the batch.
-
-    Args:
-        parts: the parts of the batch.
-    """
+    """Shares of losses that add up to that of the batch."""
     return [1.0] * len(parts.rows)
 
 
@@ -81,13 +69,7 @@ def _fractions(counts: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def by_labels(name: str, ignored: int, skipped: int) -> Rule:
-    """The rule of losses that are means over labels.
-
-    Args:
-        name: of the input with labels, or with a mask: what is masked out is ignored.
-        ignored: the label that the loss leaves out.
-        skipped: how many labels of each row it leaves out at the beginning: 1 if it predicts the next token.
-    """
+    """The rule of losses that are means over labels."""
 
     def weigh(parts: Parted) -> list[Any]:
         counts = []
@@ -99,12 +81,7 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
 
 
 def by_amounts(name: str, skipped: int) -> Rule:
-    """The rule of losses that are means weighed by an input: by a mask of zeros and ones, say.
-
-    Args:
-        name: of the input.
-        skipped: how many entries of each row the loss leaves out at the beginning.
-    """
+    """The rule of losses that are means weighed by an input: by a mask of zeros and ones, say."""
 
     def weigh(parts: Parted) -> list[Any]:
         amounts = [one.detach().sum(dtype=_precise(one)) for one in _counted(parts, name, skipped)]
@@ -114,11 +91,7 @@ def by_amounts(name: str, skipped: int) -> Rule:
 
 
 def by_numbers(name: str) -> Rule:
-    """The rule of losses that are means over the entries of an input that are numbers.
-
-    Args:
-        name: of the input, in which what is not known is NaN.
-    """
+    """The rule of losses that are means over the entries of an input that are numbers."""
 
     def weigh(parts: Parted) -> list[Any]:
         counts = [(~one.isnan()).sum().to(_precise(one)) for one in _counted(parts, name, 0)]
@@ -158,12 +131,7 @@ class Told:
 
 
 def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:
-    """What the parts of a batch count by each rule, as numbers.
-
-    Args:
-        rules: the rules.
-        parts: the parts of the batch.
-    """
+    """What the parts of a batch count by each rule, as numbers."""
     found = [rule.weigh(parts) for rule in rules]
     return [
         torch.stack(shares).tolist() if isinstance(shares[0], torch.Tensor) else shares for shares in found
@@ -171,22 +139,12 @@ def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:
 
 
 def differ(one: Sequence[float], other: Sequence[float], by: float = _ALIKE) -> bool:
-    """Whether parts count otherwise by one rule than by another; no number differs from all.
-
-    Args:
-        one: shares by the one rule.
-        other: shares by the other.
-        by: what a share may be off by, as a part of it where shares are below 1.
-    """
+    """Whether parts count otherwise by one rule than by another; no number differs from all."""
     return any(not abs(a - b) <= by * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
 
 
 def tensors_of(part: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a part of a batch, by name.
-
-    Args:
-        part: the inputs of a microbatch.
-    """
+    """The tensors of a part of a batch, by name."""
     args = {name: t for index, value in enumerate(part.args) for name, t in named_tensors(str(index), value)}
     kwargs = {name: t for key, value in part.kwargs.items() for name, t in named_tensors(key, value)}
     return {**args, **kwargs}

@@ -10,21 +10,13 @@ from baechi.errors import BaechiError
 
 
 def is_signalled(error: BaseException) -> bool:
-    """Whether a handler of a signal, written in Python, raised an exception, and not the code that ran.
-
-    Args:
-        error: it, as it was caught.
-    """
+    """Whether a handler of a signal, written in Python, raised an exception, and not the code that ran."""
     handlers = set(_handlers())
     return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
 
 
 def says_nothing_of_rows(error: Exception) -> bool:
-    """Whether an exception says nothing of the few rows that a model was asked about: it is to be raised.
-
-    Args:
-        error: it, as it was caught: one of ours, or of a signal's handler.
-    """
+    """Whether an exception says nothing of the few rows that a model was asked about: it is to be raised."""
     return isinstance(error, BaechiError) or is_signalled(error)
 
 

@@ -67,19 +67,7 @@ class Parted:
 
 
 def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) -> Parted:
-    """Split a batch.
-
-    Args:
-        model: the model, whose signature names positional arguments.
-        inputs: what it is called with.
-        microbatches: into how many parts. Their rows differ by one at most, unless a function divides an
-            input otherwise; none is dropped.
-        split: exceptions from the rule that what has a row, or an item, for each of the batch is divided.
-
-    Raises:
-        Unsplittable: there are fewer rows than microbatches, or something with rows cannot be divided.
-        ValueError: an input cannot be split as it is said.
-    """
+    """Split a batch."""
     named = list(_named(model, inputs))
     _check(named, split)
     own = _own(named, split)
@@ -101,26 +89,13 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
 
 
 def sizes_of(rows: int, microbatches: int) -> tuple[int, ...]:
-    """How many rows each microbatch has: they differ by one at most.
-
-    Args:
-        rows: how many there are.
-        microbatches: how many get some.
-    """
+    """How many rows each microbatch has: they differ by one at most."""
     few, more = divmod(rows, microbatches)
     return (few + 1,) * more + (few,) * (microbatches - more)
 
 
 def divided(model: nn.Module, inputs: Inputs, sizes: Sequence[int], split: Split) -> Parted:
-    """Split a batch into parts of given sizes.
-
-    Args:
-        model, inputs, split: see `parted`.
-        sizes: how many rows each part has.
-
-    Raises:
-        ValueError: an input cannot be split as it is said, or at all.
-    """
+    """Split a batch into parts of given sizes."""
     for name, _ in _own(list(_named(model, inputs)), split):
         raise Unsplittable(f"{name} is divided by a function, which is asked for all of the batch")
     return _divided(model, inputs, sizes, split, {})
@@ -231,12 +206,7 @@ def _look_at(name: str, value: Any, rows: int, how: Any, found: _Found) -> None:
 
 
 def handed_objects(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> list[tuple[str, Any]]:
-    """What is neither data nor a container, of inputs that nothing is said of: by the input's name.
-
-    Args:
-        model, inputs, split: see `parted`.
-        rows: of the batch; 0 if nothing says how many.
-    """
+    """What is neither data nor a container, of inputs that nothing is said of: by the input's name."""
     return _found(model, inputs, rows, split).objects
 
 
@@ -296,11 +266,7 @@ def _refuse_rows_of(name: str, item: Any, rows: int) -> None:
 
 
 def is_own(how: Any) -> bool:
-    """Whether an input is divided by a function, or by the user, so that no file can say how.
-
-    Args:
-        how: what `split` says of it.
-    """
+    """Whether an input is divided by a function, or by the user, so that no file can say how."""
     return callable(how) or isinstance(how, (list, tuple))
 
 
@@ -350,22 +316,12 @@ def _with(model: nn.Module, inputs: Inputs, here: Mapping[str, Any]) -> Inputs:
 
 
 def named_inputs(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
-    """What a call is handed, by the names of the model's signature.
-
-    Args:
-        model: the model.
-        inputs: what it is called with.
-    """
+    """What a call is handed, by the names of the model's signature."""
     return dict(_named(model, inputs))
 
 
 def named_values(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
-    """The same, with what mappings and dataclasses hold by its own name: `batch.ids`.
-
-    Args:
-        model: the model.
-        inputs: what it is called with.
-    """
+    """The same, with what mappings and dataclasses hold by its own name: `batch.ids`."""
     return dict(_opened(_named(model, inputs)))
 
 
@@ -503,11 +459,7 @@ def _inside(value: Any) -> dict[Any, Any] | None:
 
 
 def lists_in(value: Any) -> Iterator[Any]:
-    """The outermost lists of an input, and arrays.
-
-    Args:
-        value: the input.
-    """
+    """The outermost lists of an input, and arrays."""
     if _is_sequence(value) or _is_array(value):
         yield value
     for item in (_inside(value) or {}).values():
@@ -526,14 +478,7 @@ def _dimension(name: str, tensor: torch.Tensor, rows: int, how: Any) -> int | No
 
 
 def dimensions(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Iterator[int | None]:
-    """By value that a call is handed, along which dimension it is divided; None for what goes whole.
-
-    Args:
-        model: the model.
-        inputs: what it is called with: tensors and plain values.
-        rows: of the batch.
-        split: see `parted`.
-    """
+    """By value that a call is handed, along which dimension it is divided; None for what goes whole."""
     for name, value in _named(model, inputs):
         is_tensor = isinstance(value, torch.Tensor)
         yield _dimension(name, value, rows, _how(split, name)) if is_tensor else None
@@ -542,14 +487,7 @@ def dimensions(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Ite
 def chunks(
     tensor: torch.Tensor, dim: int | None, sizes: Sequence[int], *, grad: bool
 ) -> tuple[torch.Tensor, ...]:
-    """What each microbatch gets of a tensor.
-
-    Args:
-        tensor: an input.
-        dim: the dimension of its rows; None for what goes whole.
-        sizes: how many rows each part has.
-        grad: whether the parts of what gets a gradient are leaves that get one.
-    """
+    """What each microbatch gets of a tensor."""
     plain = tensor.detach() if grad and tensor.requires_grad else tensor
     if dim is not None and tensor.layout not in (torch.strided, torch.jagged):
         raise Unsplittable(
@@ -565,17 +503,7 @@ def chunks(
 def joined_gradient(
     backend: AbstractBackend, whole: torch.Tensor, dim: int | None, parts: Sequence[torch.Tensor]
 ) -> torch.Tensor | None:
-    """The gradient of an input, from those of its parts, which are taken.
-
-    Args:
-        backend: the devices.
-        whole: the input.
-        dim: along which it was split; None if it went whole, so that its gradient is a sum.
-        parts: what stood for it in each microbatch.
-
-    Returns:
-        The gradient; None if no part has one.
-    """
+    """The gradient of an input, from those of its parts, which are taken."""
     if all(part.grad is None for part in parts):
         return None
     with torch.no_grad(), backend.at(backend.place_of(whole), ""):
@@ -586,26 +514,13 @@ def joined_gradient(
 
 
 def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:
-    """How many rows a batch has, or seems to have if functions divide it; None if nothing has any.
-
-    Args:
-        model: the model.
-        inputs: the batch.
-        split: see `parted`.
-    """
+    """How many rows a batch has, or seems to have if functions divide it; None if nothing has any."""
     named = list(_named(model, inputs))
     return _rows(named, {name: how for name, how in split.items() if not is_own(how)})
 
 
 def some_rows(model: nn.Module, inputs: Inputs, rows: Sequence[int], split: Split) -> Inputs:
-    """Some rows of a batch, copied.
-
-    Args:
-        model: the model.
-        inputs: the batch, which has these rows.
-        rows: their numbers.
-        split: see `parted`.
-    """
+    """Some rows of a batch, copied."""
     there = rows_of(model, inputs, split)
     if there is None or _own(list(_named(model, inputs)), split):
         raise Unsplittable("some rows of what a function divides are not known")

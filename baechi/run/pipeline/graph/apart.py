@@ -42,16 +42,7 @@ class Later(NamedTuple):
 def go_to_cuts(
     edges: Sequence[GradientEdge], grads: Sequence[torch.Tensor], handle: torch.Tensor
 ) -> list[Later]:
-    """Run a part's backward as far as other parts wait for it.
-
-    Args:
-        edges: where it begins.
-        grads: the gradients there.
-        handle: what all cuts of the part lead to.
-
-    Returns:
-        What is left.
-    """
+    """Run a part's backward as far as other parts wait for it."""
     goal = get_gradient_edge(handle).node
     reaches = _reaching([edge.node for edge in edges], goal)
     entries = {node: _leaves(node, reaches) for node in reaches}
@@ -83,14 +74,7 @@ def go_to_cuts(
 def go_to_weights(
     backend: AbstractBackend, place: str, left: list[Later], after: Callable[[list[torch.Tensor]], None]
 ) -> None:
-    """Run what is left of a part's backward.
-
-    Args:
-        backend: the devices.
-        place: the part's device.
-        left: it is emptied.
-        after: called with the gradients that came in for a product, when those of its weights are there.
-    """
+    """Run what is left of a part's backward."""
     while left:
         node, grads, leaves = left.pop(0)
         known = [(GradientEdge(node, number), grad) for number, grad in enumerate(grads) if grad is not None]

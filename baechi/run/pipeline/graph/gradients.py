@@ -63,11 +63,7 @@ class Waiting:
             self.put_back()
 
     def take_in(self, leaf: torch.Tensor) -> None:
-        """Let the gradient of one more leaf wait, which no backward has reached yet.
-
-        Args:
-            leaf: what the model's code reads and is no weight of it: of a hook, of a loss, of another module.
-        """
+        """Let the gradient of one more leaf wait, which no backward has reached yet."""
         self.weights.append(leaf)
         self._put_aside(leaf, None)
 
@@ -98,11 +94,6 @@ def keep_apart(
 
     Autograd takes the first gradient of a leaf as it is, which may be a view of one that goes elsewhere, too.
     Those of later microbatches are added in place.
-
-    Args:
-        backend: the devices.
-        leaves: weights, and inputs in parts.
-        handed: gradients that were given to a backward, or that it handed on; None for none.
     """
     memory: set[int] = set()
     for grad in handed:
@@ -132,12 +123,6 @@ def scaled(
     """Gradients that wait, times the gradient of the loss, which the host does not read.
 
     On the streams of the call, as autograd does it: `backward()` may be called on others.
-
-    Args:
-        backend: the devices.
-        waiting: the gradients; the list is emptied.
-        streams: of the call.
-        incoming: the gradient of the loss; None if it has none.
     """
     (grad,) = incoming
     if grad is None:
@@ -151,13 +136,7 @@ def scaled(
 
 
 def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: torch.Tensor) -> None:
-    """Multiply gradients by a scalar that lies on a device: in place, by one operator a device.
-
-    Args:
-        backend: the devices.
-        grads: by place in the list, they may become others: a sparse one does.
-        factor: the scalar, which the host does not read.
-    """
+    """Multiply gradients by a scalar that lies on a device: in place, by one operator a device."""
     dense: dict[str, list[torch.Tensor]] = {}
     there = {backend.place_of(factor): factor}
     for number, grad in enumerate(grads):

@@ -113,17 +113,7 @@ def handed_over(
     gradients: Gradients,
     way: tuple[str, str] = IN_MICROBATCHES,
 ) -> tuple[torch.Tensor, ...]:
-    """Let the backward of some results give the gradients of weights and inputs.
-
-    Args:
-        results: tensors without history.
-        given: the weights and inputs.
-        gradients: called once, in the thread that calls `backward`.
-        way: how the step runs, and what to do where that is in the way; for errors.
-
-    Returns:
-        The results, with a history.
-    """
+    """Let the backward of some results give the gradients of weights and inputs."""
     with without_dispatch_modes(), without_torch_function():
         handle = torch.zeros((), device="cpu").requires_grad_()  # so that there is a backward, always
         on_host, zero = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
@@ -134,11 +124,7 @@ def handed_over(
 
 
 def without_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that requires a gradient, and says why it has none when that is asked for.
-
-    Args:
-        tensor: one without history.
-    """
+    """A tensor that requires a gradient, and says why it has none when that is asked for."""
     with without_dispatch_modes(), without_torch_function():
         handle = torch.zeros((), device="cpu").requires_grad_()
     made: torch.Tensor = _NoGradient.apply(handle, [tensor])  # type: ignore[no-untyped-call]

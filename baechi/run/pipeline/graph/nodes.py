@@ -63,23 +63,12 @@ _adopted: Any = super(torch.autograd.Function, _Adopt).apply
 
 
 def renew(handle: torch.Tensor, tensor: torch.Tensor, cut: Cut) -> None:
-    """Begin a graph with a tensor that has a history: it stays the same object, and its views are its views.
-
-    Args:
-        handle: any tensor that requires a gradient; it gets none.
-        tensor: no view.
-        cut: gets the gradient; it was made before.
-    """
+    """Begin a graph with a tensor that has a history: it stays the same object, with its views."""
     tensor.detach_()
     _renewed(handle, tensor, cut)
 
 
 def adopt(tensor: torch.Tensor, alias: torch.Tensor) -> None:
-    """Give a tensor the history of an alias: of the same memory, which was written.
-
-    Args:
-        tensor: no view; its own history is dropped.
-        alias: the alias.
-    """
+    """Give a tensor the history of an alias: of the same memory, which was written."""
     tensor.detach_()
     _adopted(tensor, alias)

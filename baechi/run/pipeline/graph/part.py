@@ -67,12 +67,7 @@ class Part:
     left: list[Later] = field(default_factory=list)
 
     def exit_of(self, tensor: torch.Tensor, place: str) -> Exit:
-        """The exit of a tensor that this part made.
-
-        Args:
-            tensor: it has a history.
-            place: where it lies.
-        """
+        """The exit of a tensor that this part made."""
         edge = get_gradient_edge(tensor)
         key = edge.node, edge.output_nr
         if key not in self.exits:

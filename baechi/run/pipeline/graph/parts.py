@@ -59,11 +59,7 @@ class Parts:
         self._renamed: dict[int, Part | None] = {}
 
     def enter(self, part: Part | None) -> None:
-        """What is recorded from now on belongs to a part.
-
-        Args:
-            part: the part.
-        """
+        """What is recorded from now on belongs to a part."""
         before = self.now
         if part is before:
             return
@@ -80,11 +76,7 @@ class Parts:
 
     @contextmanager
     def entered(self, part: Part | None) -> Iterator[None]:
-        """Within this context, what is recorded belongs to a part.
-
-        Args:
-            part: the part.
-        """
+        """Within this context, what is recorded belongs to a part."""
         before = self.now
         self.enter(part)
         try:
@@ -96,11 +88,6 @@ class Parts:
         """The part of a stage that reads some tensors; another one if parts would need each other.
 
         Code that takes another path than capture saw may feed a stage from one that needs it.
-
-        Args:
-            stage: the stage's index.
-            place: its device.
-            given: the tensors.
         """
         makers, known = list(map(self.part_of, given)), self.of_stage.get(stage)
         if known is not None:
@@ -118,10 +105,6 @@ class Parts:
         """The part for a function that capture did not see as a node, such as a view.
 
         It is the last of those that made its arguments, if that lies where the function runs.
-
-        Args:
-            place: where it runs.
-            given: its arguments.
         """
         found = {part.number: part for part in map(self.part_of, given) if part is not None}
         makers = [found[number] for number in sorted(found, reverse=True)]
@@ -132,11 +115,7 @@ class Parts:
         return self.all[-1]
 
     def part_of(self, tensor: torch.Tensor) -> Part | None:
-        """The part that made a tensor; None if it has no history, or one outside of the microbatch.
-
-        Args:
-            tensor: any tensor.
-        """
+        """The part that made a tensor; None if it has no history, or one outside of the microbatch."""
         if not tensor.requires_grad:
             return None
         before = next_sequence_number()
@@ -157,23 +136,14 @@ class Parts:
         return self.now if number >= self._since else self.made_at(number)
 
     def made_at(self, number: int) -> Part | None:
-        """The part that made the node with a number; None for none of them.
-
-        Args:
-            number: a node's number.
-        """
+        """The part that made the node with a number; None for none of them."""
         if number in self._renamed:
             return self._renamed[number]
         position = bisect_right(self._starts, number) - 1
         return self._stretches[position].part if position >= 0 else None
 
     def note(self, tensor: torch.Tensor, place: str) -> None:
-        """Note that a tensor is made now: of one that autograd did not record, no node tells when it was.
-
-        Args:
-            tensor: a result of a layer or of a functional op.
-            place: where it lies. One that has no place yet is written when it gets one.
-        """
+        """Note that a tensor is made now: of one that autograd did not record, no node tells when it was."""
         made, part = base_of(tensor), self.now
         if part is None or part.place != place or made.requires_grad:
             return
@@ -185,10 +155,6 @@ class Parts:
 
         A view was made with what it is a view of. The node of an `autograd.Function` is older than what its
         forward computes, which may take stretches.
-
-        Args:
-            tensor: nothing has written its memory since.
-            place: where it lies.
         """
         made = base_of(tensor)
         node: Any = made.grad_fn
@@ -204,14 +170,7 @@ class Parts:
         return stretch.end
 
     def cut(self, tensor: torch.Tensor, maker: Part, source: str, place: str) -> Cut:
-        """Note that the part of now reads a tensor of another part.
-
-        Args:
-            tensor: the tensor.
-            maker: that part.
-            source: where the tensor lies.
-            place: where it is read.
-        """
+        """Note that the part of now reads a tensor of another part."""
         part = self.now
         assert part is not None
         cut = Cut(maker.exit_of(tensor, source), place)
@@ -226,10 +185,5 @@ class Parts:
 
 
 def event_at(backend: AbstractBackend, place: str) -> Any:
-    """An event after all that was issued at a place so far; None where nothing is queued.
-
-    Args:
-        backend: the devices.
-        place: a device's name, or another place.
-    """
+    """An event after all that was issued at a place so far; None where nothing is queued."""
     return backend.record(backend.compute_stream(place)) if place in backend.names else None

@@ -27,18 +27,7 @@ class Seams:
         self._seen: set[int] = set()
 
     def check(self, parts: Parts, part: Part, known: set[int], meets: Meets, *, always: bool) -> None:
-        """Walk through a part's graph, unless a microbatch's code that went the same way had this part.
-
-        Args:
-            parts: those of the microbatch.
-            part: the part whose backward is about to run.
-            known: leaves of the model and the batch, by `id`.
-            meets: called with each other leaf that it reads.
-            always: look at it in any case.
-
-        Raises:
-            BaechiError: it runs on into another part.
-        """
+        """Walk through a part's graph, unless a microbatch's code that went the same way had this part."""
         waiting: list[Any] = []
         used = []
         for exit in part.exits.values():

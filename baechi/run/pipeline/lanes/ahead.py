@@ -68,13 +68,7 @@ class Sender:
         self._sent: dict[tuple[MakingSite, str], None] = {}
 
     def made(self, after: str, turn: int, result: Any) -> list[tuple[torch.Tensor, tuple[str, ...]]]:
-        """The tensors that the code made, each with the devices to which it is sent now.
-
-        Args:
-            after: the layer call that made them, or after which they were made.
-            turn: see `MakingSite`.
-            result: a tensor, or what holds them.
-        """
+        """The tensors that the code made, each with the devices to which it is sent now."""
         found = []
         for index, tensor in enumerate(tensors_in(result)):
             site = MakingSite(after, turn, index)
@@ -91,12 +85,7 @@ class Sender:
         return found
 
     def read(self, tensor: torch.Tensor, place: str) -> None:
-        """Note that another device reads a tensor.
-
-        Args:
-            tensor: the tensor.
-            place: the device.
-        """
+        """Note that another device reads a tensor."""
         site = self.sites.get(tensor)
         if site is not None:
             self._readers.setdefault(site, {})[place] = None
@@ -106,9 +95,6 @@ class Sender:
         """What the code got first of a tensor's memory, if both show all of it; else the tensor.
 
         Several views of one memory travel as one tensor, as the first did.
-
-        Args:
-            tensor: any tensor.
         """
         base = base_of(tensor)
         known = self._first.get(base)

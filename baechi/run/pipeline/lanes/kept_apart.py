@@ -40,12 +40,7 @@ class KeptApart:
         self._is_settled = False
 
     def enter(self, microbatch: int, run: int | None) -> None:
-        """From now on the world is a microbatch's.
-
-        Args:
-            microbatch: its number.
-            run: what it runs; None in backward, which draws from the caller's generators, as any backward.
-        """
+        """From now on the world is a microbatch's."""
         if run is not None:
             if self._settings[microbatch] != self._callers:  # which hold
                 set_process_settings(self._settings[microbatch])
@@ -55,15 +50,7 @@ class KeptApart:
         self.own.enter(microbatch, run)
 
     def leave(self, microbatch: int, run: int | None) -> None:
-        """From now on it is the caller's.
-
-        Args:
-            microbatch: the one that was entered.
-            run: what it ran; None in backward.
-
-        Raises:
-            BaechiError: it wrote what microbatches share.
-        """
+        """From now on it is the caller's."""
         self.own.leave(microbatch, run)
         if run is not None:
             with without_dispatch_modes(), without_torch_function():
@@ -79,11 +66,7 @@ class KeptApart:
                 set_process_settings(self._callers)
 
     def settle(self) -> None:
-        """Forward is over: what the last microbatch wrote and set stays, and generators move.
-
-        Raises:
-            BaechiError: something was written unseen.
-        """
+        """Forward is over: what the last microbatch wrote and set stays, and generators move."""
         self.own.finish()
         if self._settings[-1] != self._callers:
             set_process_settings(self._settings[-1])

@@ -122,25 +122,14 @@ class Lane:
         self._join: Callable[[], None] | None = None
 
     def start(self, code: Callable[[], Any]) -> None:
-        """Start the thread; it waits for the first grant.
-
-        Args:
-            code: walks the microbatch through the model.
-        """
+        """Start the thread; it waits for the first grant."""
         self._code = code
         self._join = self._backend.spawn(partial(copy_context().run, self._work), self.number)
 
     # --- in the executor's thread
 
     def advance(self, run: int) -> None:
-        """Let it go on until it reaches a later run, or its code is over.
-
-        Args:
-            run: the run that is granted, with all before it.
-
-        Raises:
-            BaseException: what the code raised.
-        """
+        """Let it go on until it reaches a later run, or its code is over."""
         if run > self.granted and not self.is_over:
             self.granted = run
             turn = self._turn  # read once: the lane may put the next one there meanwhile
@@ -170,11 +159,7 @@ class Lane:
     # --- in its own
 
     def wait_for(self, run: int) -> None:
-        """Let this turn be over, if one has begun, and return in the one in which a run is granted.
-
-        Args:
-            run: its index; it is not granted yet, but for the first turn.
-        """
+        """Let this turn be over, if one has begun, and return in the one in which a run is granted."""
         while True:
             if self._this_turn is not None:
                 self._this_turn.is_over.set()

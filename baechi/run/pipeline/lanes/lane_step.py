@@ -91,13 +91,7 @@ class LaneStep(Step):
         return call
 
     def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> None:
-        """Wait until a functional op may run, and choose the part that it belongs to.
-
-        Args:
-            name: the function's name.
-            place: where it runs.
-            given: its arguments.
-        """
+        """Wait until a functional op may run, and choose the part that it belongs to."""
         node = None
         if name in self._route.functions and place in self.backend.names:
             node = self._route.node_at.get(Site(self._after, name, self._ops[name]))
@@ -105,19 +99,11 @@ class LaneStep(Step):
         self._go_to(node, given, place)
 
     def read_shared(self, given: Iterable[torch.Tensor]) -> None:
-        """Note what a functional op reads, once it may run.
-
-        Args:
-            given: its arguments.
-        """
+        """Note what a functional op reads, once it may run."""
         self._shared.read(given)
 
     def take_in(self, args: Any) -> Any:
-        """Prepare the arguments of an `autograd.Function` that the model's code calls.
-
-        Args:
-            args: its arguments.
-        """
+        """Prepare the arguments of an `autograd.Function` that the model's code calls."""
         given = list(tensors_in(args))
         place = next((self.backend.place_of(tensor) for tensor in given), self.backend.host)
         self._go_to(None, given, place)
@@ -248,9 +234,6 @@ class LaneStep(Step):
         """Send it to the devices that read it in other microbatches.
 
         What a Function's own code makes has no history yet, so its result is noted again when it is done.
-
-        Args:
-            result: what a functional op, or an `autograd.Function`, returned.
         """
         self._turn += 1
         self._send(self._after, self._turn, result)

@@ -95,26 +95,13 @@ class OwnState:
             yield
 
     def enter(self, microbatch: int, run: int | None) -> None:
-        """From now on the modules are as a microbatch left them.
-
-        Args:
-            microbatch: its number.
-            run: what it runs; None in backward.
-        """
+        """From now on the modules are as a microbatch left them."""
         self.tensors.run = run
         for key, content in self._written[microbatch].items():
             refill(self._before[key][0], content)
 
     def leave(self, microbatch: int, run: int | None) -> None:
-        """From now on the modules are as before the step.
-
-        Args:
-            microbatch: the one that was entered.
-            run: what it ran; None in backward.
-
-        Raises:
-            BaechiError: it wrote what microbatches share.
-        """
+        """From now on the modules are as before the step."""
         written = self._written[microbatch]
         for key, (table, before) in self._before.items():
             now = content_of(table)
@@ -133,11 +120,7 @@ class OwnState:
                 refill(table, before)
 
     def finish(self) -> None:
-        """Forward is over: what the last microbatch wrote stays.
-
-        Raises:
-            BaechiError: something was written unseen.
-        """
+        """Forward is over: what the last microbatch wrote stays."""
         if self.learns:
             own = {id(vars(module)) for module in self._modules.values()} | self._users
             self._known.tables = [table for key, table in self._ever.items() if key not in own]

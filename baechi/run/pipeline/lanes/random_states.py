@@ -45,13 +45,7 @@ class RandomStates:
 def random_states(
     backend: AbstractBackend, generators: Iterable[torch.Generator], microbatches: int
 ) -> list[RandomStates]:
-    """The states of all generators; each microbatch has one that follows from those of now.
-
-    Args:
-        backend: the devices. The host's default generator gives the seeds of all default ones.
-        generators: those that the model has.
-        microbatches: how many draw.
-    """
+    """The states of all generators; each microbatch has one that follows from those of now."""
     with without_dispatch_modes(), without_torch_function():
         found, before = [], backend.random_state()
         for generator in (None, *generators):

@@ -112,20 +112,12 @@ class SharedTensors:
         self._counts = list(self._first)
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one of these, and no task has written it.
-
-        Args:
-            tensor: any.
-        """
+        """Whether a tensor is one of these, and no task has written it."""
         place = self._places.get(id(tensor))
         return place is not None and place < len(self._first) and write_count(tensor) == self._first[place]
 
     def unseen(self, modules: Iterable[nn.Module]) -> list[str]:
-        """The buffers that no `look` has seen.
-
-        Args:
-            modules: of these.
-        """
+        """The buffers that no `look` has seen."""
         found = []
         for module in modules:
             for key, value in buffer_table(module).items():
@@ -134,14 +126,7 @@ class SharedTensors:
         return found
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Note what the model's code reads, outside of layers.
-
-        Args:
-            tensors: any.
-
-        Raises:
-            BaechiError: microbatches would read what others wrote.
-        """
+        """Note what the model's code reads, outside of layers."""
         for tensor in tensors:
             place = self._places.get(id(tensor))
             if place is not None:
@@ -153,15 +138,7 @@ class SharedTensors:
                     self._check(entry)
 
     def look(self, run: int | None, modules: Iterable[nn.Module]) -> None:
-        """Note what a task wrote.
-
-        Args:
-            run: its run; None for backward, which writes where code of a checkpoint runs again.
-            modules: those whose buffers may have been assigned anew.
-
-        Raises:
-            BaechiError: microbatches cannot keep it apart.
-        """
+        """Note what a task wrote."""
         for module in modules:
             self._look_at_buffers(module, run)
         counts = list(map(write_count, self._tensors))
@@ -172,14 +149,7 @@ class SharedTensors:
                 self._note(self._entries[index], run)
 
     def refuse_others(self, writers: Collection[str]) -> None:
-        """Refuse what no look saw: looks have no gradients, and code may ask for these before it writes.
-
-        Args:
-            writers: the modules that may write their buffers.
-
-        Raises:
-            BaechiError: another one has.
-        """
+        """Refuse what no look saw: looks have no gradients, and code may ask for these before it writes."""
         others = []
         for owner, group in self.written:
             if group is _BUFFERS and owner.name not in writers:
@@ -240,11 +210,7 @@ def _refusal(entry: _Entry, what: str) -> BaechiError:
 
 
 def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
-    """What a module's attributes, and its hooks, are: no scalars and functions, and nothing of torch's.
-
-    Args:
-        module: the module.
-    """
+    """What a module's attributes, and its hooks, are: no scalars and functions, and nothing of torch's."""
     own = vars(module)
     found = []
     for key, value in own.items():

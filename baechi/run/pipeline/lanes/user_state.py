@@ -30,12 +30,7 @@ class UserState:
 def state_of_user(
     modules: Mapping[str, nn.Module], values: Mapping[str, Sequence[tuple[str, Any]]]
 ) -> UserState:
-    """What modules have, and no tables of torch's.
-
-    Args:
-        modules: a model's modules, by name.
-        values: what `values_of_user` found in each.
-    """
+    """What modules have, and no tables of torch's."""
     state, keeper = UserState(), Keeper("none")
     for module in modules.values():
         keeper.seen[id(module)] = module
@@ -55,11 +50,7 @@ def state_of_user(
 
 
 def attribute_tables(model: nn.Module) -> list[Any]:
-    """What a model's code may write: attributes of modules and objects, and containers, but not buffers.
-
-    Args:
-        model: the model.
-    """
+    """What a model's code may write: attributes of modules and objects, and containers, but not buffers."""
     keeper = Keeper("none")
     for module in model.modules():
         keeper.keep(module)

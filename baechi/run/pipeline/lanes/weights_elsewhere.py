@@ -78,21 +78,11 @@ class WeightsElsewhere:
                 self._send(weights[name], place)
 
     def ready(self, tensor: torch.Tensor, place: str) -> Any:
-        """The event after which a tensor of the model may be read; None if a task may have written it.
-
-        Args:
-            tensor: any tensor.
-            place: where it lies.
-        """
+        """The event after which a tensor of the model may be read; None if a task may have written it."""
         return self._begun.get(place) if self._is_unwritten(tensor) else None
 
     def home(self, tensor: torch.Tensor, parts: Parts) -> Part | None:
-        """The part whose backward uses a weight's gradient; None if that is the part of now, or not known.
-
-        Args:
-            tensor: any tensor, read by the part of now on another device.
-            parts: the microbatch's.
-        """
+        """The part whose backward uses a weight's gradient; None if that is the part of now, or not known."""
         known, now = self.homes.get(id(tensor)), parts.now
         home = None if known is None else parts.of_stage.get(known.stage)
         if known is None or home is None or now is None or now.number in home.above:
@@ -105,13 +95,6 @@ class WeightsElsewhere:
 
         Else the stage that the code is in would take the gradient of the view, from stages that it does not
         know of.
-
-        Args:
-            given: its arguments that get gradients.
-            place: where it runs.
-
-        Returns:
-            None unless all are weights of one stage there.
         """
         homes = [self.homes.get(id(one)) for one in given]
         stages = {home.stage for home in homes if home is not None}
@@ -121,12 +104,7 @@ class WeightsElsewhere:
         return stage if self._route.place_of_stage[stage] == place else None
 
     def copied(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        """A weight's copy on a device, which work issued there from now on may read.
-
-        Args:
-            tensor: a weight that has a home.
-            place: the device.
-        """
+        """A weight's copy on a device, which work issued there from now on may read."""
         self._read[self.homes[id(tensor)].name, place] = None
         copy = self._copies.get((id(tensor), place, *writes_of(tensor)))
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):

@@ -115,12 +115,7 @@ class RunningAgain:
         self._begun: dict[int, _Begun] = {}
 
     def reach(self, layer: int, stage: int) -> None:
-        """Run a region again, if the stage has not, and the layer needs what it keeps.
-
-        Args:
-            layer: backward comes to it.
-            stage: its stage.
-        """
+        """Run a region again, if the stage has not, and the layer needs what it keeps."""
         region = self._torn.region_of.get(layer)
         if region is None or (stage, region) in self._seen or not self._plan.works_back[layer]:
             return

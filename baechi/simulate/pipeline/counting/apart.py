@@ -17,11 +17,7 @@ _OF_ONE_PRODUCT = 2
 
 
 def new_gradient_bytes(costs: LayerCosts) -> int:
-    """Gradients of weights that a layer's backward makes first.
-
-    Args:
-        costs: the layer's attributes.
-    """
+    """Gradients of weights that a layer's backward makes first."""
     coming = costs.backward_grad_bytes
     return ceil(costs.grad_bytes if coming is None else coming)
 
@@ -46,10 +42,6 @@ class Apart:
 
         Of a layer with several products inside, what comes to the inner ones is not known. It is taken to be
         half of what autograd keeps, of which the rest is what they read.
-
-        Args:
-            costs: the layer's attributes.
-            makes: the tensors that it makes.
         """
         notes, device = self._notes, self._device
         self._caught += [self._ledger.hold(tensor, device) for tensor in makes]

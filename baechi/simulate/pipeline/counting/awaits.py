@@ -41,12 +41,7 @@ class Awaits(NamedTuple):
 
 
 def waits_of(plan: IndexedPlan, run_of: Sequence[int]) -> dict[int, set[int]]:
-    """By layer after which the host waits for values, the devices that made them.
-
-    Args:
-        plan: the placement, indexed.
-        run_of: by layer, its run; below 0 on the host.
-    """
+    """By layer after which the host waits for values, the devices that made them."""
     found: dict[int, set[int]] = {}
     for reached, makers in sorted(plan.indexed.awaited.items()):
         devices = {plan.device_of[maker] for maker in makers if run_of[maker] >= 0}
@@ -59,14 +54,7 @@ def waits_of(plan: IndexedPlan, run_of: Sequence[int]) -> dict[int, set[int]]:
 def awaits_of(
     plan: IndexedPlan, run_of: Sequence[int], waits: Mapping[int, set[int]], counter: SecondsCounter
 ) -> list[Awaits]:
-    """By run, what the host waits for.
-
-    Args:
-        plan: the placement, indexed.
-        run_of: by layer, its run; below 0 on the host.
-        waits: see `waits_of`.
-        counter: what runs take.
-    """
+    """By run, what the host waits for."""
     seconds, found = counter.seconds, [Awaits(set(), None) for _ in counter.seconds.forward_s]
     for last, devices in waits.items():
         run, here = run_of[last], plan.device_of[last]

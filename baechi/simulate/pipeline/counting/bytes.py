@@ -50,14 +50,7 @@ class UnitBytes:
 def bytes_of(
     plan: IndexedPlan, units: Units, run_of: Sequence[int], weights_part: Sequence[float]
 ) -> UnitBytes:
-    """Count the bytes of one microbatch.
-
-    Args:
-        plan: the placement, indexed.
-        units: its stages and runs.
-        run_of: by layer, its run; below 0 on the host.
-        weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
-    """
+    """Count the bytes of one microbatch."""
     always = [0] * len(plan.cluster)
     for layer, part in enumerate(plan.footprints):
         always[plan.device_of[layer]] += part.always_bytes
@@ -83,11 +76,7 @@ def bytes_of(
 
 
 def gradients_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> list[int]:
-    """By stage, the bytes of gradients of weights that its first backward leaves.
-
-    Args:
-        plan, units, run_of: as in `bytes_of`.
-    """
+    """By stage, the bytes of gradients of weights that its first backward leaves."""
     gradients = [0] * len(units.device_of)
     for layer, run in enumerate(run_of if plan.graph.training else ()):
         if run >= 0:

@@ -71,12 +71,7 @@ class Notes:
         )
 
     def changes(self, task: tuple[str, int], *, new: bool = False) -> Changes:
-        """What a task changes, by device.
-
-        Args:
-            task: its phase and its unit.
-            new: whether the gradients of weights that it makes are the first.
-        """
+        """What a task changes, by device."""
         found: dict[int, list[int]] = {}
         for device, size_bytes, kind in self._found.get(task, ()):
             sums = found.setdefault(device, [0, 0, 0, 0])

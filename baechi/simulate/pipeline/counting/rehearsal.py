@@ -20,11 +20,7 @@ from baechi.simulate.time.transfers import RETURNED, Transfer, forward_transfers
 
 
 def staying_bytes(costs: LayerCosts) -> int:
-    """What is still there of what a layer makes and the model returns, when a microbatch's backward is over.
-
-    Args:
-        costs: the layer's attributes.
-    """
+    """What is still there of what a layer makes and the model returns, after a microbatch's backward."""
     return ceil(costs.held_bytes) + saved_returned_bytes(costs) if costs.returned else 0
 
 

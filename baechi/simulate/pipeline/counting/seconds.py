@@ -98,10 +98,6 @@ class SecondsCounter:
         """Count layers.
 
         Where the host has waited for the device, the device waits for the host: it has nothing left to do.
-
-        Args:
-            layers: with their runs, in the order of the code.
-            awaited: those after which the host waits for their device.
         """
         plan, seconds = self._plan, self.seconds
         forward_s, host_s = plan.seconds_of("forward"), plan.host_s["forward"]
@@ -134,15 +130,7 @@ class SecondsCounter:
         regions: Regions,
         sums: MovedSums,
     ) -> None:
-        """Count layers.
-
-        Args:
-            layers: with their stages, in the order of backward.
-            losses: the stages in which backward begins, once for each gradient that it begins with.
-            weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
-            regions: what runs again.
-            sums: of gradients, that are made in other stages than the graph counts them with.
-        """
+        """Count layers."""
         plan, units, seconds = self._plan, self._units, self.seconds
         backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
         of_weights_s = plan.host_costs.weights_s
@@ -163,13 +151,7 @@ class SecondsCounter:
             self._add(adding, found, plan.cluster.devices[units.device_of[stage]].bytes_per_s)
 
     def work(self, stage: int, issue_s: float, work_s: float) -> None:
-        """Work in the backward of a stage, after what was counted there.
-
-        Args:
-            stage: the stage.
-            issue_s: what it takes of the host.
-            work_s: what it takes of the device.
-        """
+        """Work in the backward of a stage, after what was counted there."""
         seconds = self.seconds
         begin_s, added_s = seconds.host_backward_s[stage], seconds.add_host_s[stage]
         for paced, more_s in ((seconds.paced_backward_s, 0.0), (seconds.paced_adding_s, added_s)):

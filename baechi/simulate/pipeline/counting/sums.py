@@ -36,21 +36,12 @@ class MovedSums:
         return layer in self._more
 
     def without(self, layer: int, host_s: float, own_s: float) -> tuple[float, float]:
-        """What backward of a layer takes of the host and of its device, without sums made elsewhere.
-
-        Args:
-            layer: the layer.
-            host_s, own_s: with them.
-        """
+        """What backward of a layer takes of the host and of its device, without sums made elsewhere."""
         less_host_s, less_s = self._taken(self._less.get(layer), layer)
         return max(0.0, host_s - less_host_s), max(0.0, own_s - less_s)
 
     def before(self, layer: int) -> tuple[float, float]:
-        """What sums of its gradients take of the host and of the device before backward of a layer.
-
-        Args:
-            layer: the layer.
-        """
+        """What sums of its gradients take of the host and of the device before backward of a layer."""
         return self._taken(self._more.get(layer), layer)
 
     def _taken(self, work: Work | None, layer: int) -> tuple[float, float]:

@@ -9,14 +9,7 @@ from baechi.simulate.indexed_plan import IndexedPlan
 
 
 def regions_of(indexed: IndexedGraph) -> list[tuple[int, dict[int, float]]]:
-    """The regions that run again.
-
-    Args:
-        indexed: the graph.
-
-    Returns:
-        The layer whose backward has it in the graph, with the layers that run again, in code order.
-    """
+    """The regions that run again."""
     index, found = {name: layer for layer, name in enumerate(indexed.names)}, []
     for layer, costs in enumerate(indexed.costs):
         parts = {index[name]: part for name, part in (costs.runs_again or {}).items() if name in index}
@@ -64,32 +57,18 @@ class Torn:
         return sum([host for host, _ in taken]), sum([own for _, own in taken])
 
     def without(self, layer: int, host_s: float, own_s: float) -> tuple[float, float]:
-        """What backward of a layer takes of the host and of its device, without the region that runs in it.
-
-        Args:
-            layer: the layer.
-            host_s, own_s: with that.
-        """
+        """What backward of a layer takes of the host and of its device, without its region."""
         less_host_s, less_s = self._less.get(layer, (0.0, 0.0))
         return max(0.0, host_s - less_host_s), max(0.0, own_s - less_s)
 
     def stretches(self, region: int) -> Iterator[tuple[int, list[tuple[int, float]]]]:
-        """The devices of a region in the order of the code, each with its layers and which part of them runs.
-
-        Args:
-            region: its number.
-        """
+        """The devices of a region in the order of the code, with its layers and how much of each runs."""
         device_of = self._plan.device_of
         for device, layers in groupby(self._members[region].items(), lambda one: device_of[one[0]]):
             yield device, list(layers)
 
     def brought(self, device: int, layers: Iterable[tuple[int, float]]) -> list[int]:
-        """The tensors that come from elsewhere to a stretch.
-
-        Args:
-            device: where it runs.
-            layers: its layers.
-        """
+        """The tensors that come from elsewhere to a stretch."""
         indexed, device_of = self._plan.indexed, self._plan.device_of
         read = dict.fromkeys([tensor for layer, _ in layers for tensor in indexed.reads[layer]])
         return [one for one in read if indexed.source[one] < 0 or device_of[indexed.source[one]] != device]

@@ -54,13 +54,7 @@ class Tried:
 
 
 def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
-    """An order of the literature. Where its lists contradict each other, they are ranks and no order.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        name: which order.
-    """
+    """An order of the literature. Where its lists contradict each other, they are ranks and no order."""
     devices = len(costs.cluster)
     lines = textbook_lines(costs.units, devices, microbatches, name)
     no_limits, ranks = [microbatches] * devices, backward_first(costs, microbatches)
@@ -83,16 +77,7 @@ def all_tried(
     known_s: float = _NEVER_S,
     known: Sequence[Tried] = (),
 ) -> list[Tried]:
-    """Every order that is worth a try, those of the literature first.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        most: by device, how many may be in flight; those of the literature do not ask.
-        quick: whether an order is left out if it takes longer without the host than another one with it.
-        known_s: with `quick`, the step of an order of another placement, which counts as well.
-        known: orders of these costs that were tried before, so that they need not be again.
-    """
+    """Every order that is worth a try, those of the literature first."""
     before = {(tried.rule, tried.limits): tried for tried in known}
     found = [before.get((name, ())) or textbook(costs, microbatches, name) for name in TEXTBOOK]
     schedules: Iterable[_Schedule] = _schedules(costs, microbatches, most)
@@ -113,11 +98,7 @@ def all_tried(
 
 
 def best_of(found: Sequence[Tried]) -> Tried:
-    """The fastest that fits; of nearly equal ones that with the least memory. If none fits, the smallest.
-
-    Args:
-        found: at least one.
-    """
+    """The fastest that fits; of nearly equal ones that with the least memory. If none fits, the smallest."""
     fitting = [tried for tried in found if tried.fits]
     if not fitting:
         return min(found, key=lambda tried: (max(tried.peak_bytes), tried.step_s))
@@ -132,11 +113,6 @@ def fastest_of(costs: Sequence[PipelineCosts], microbatches: int, *, quick: bool
     """Which of some placements has the fastest order that fits, and its orders.
 
     Those after the first have only their promising orders tried, until one of these is better.
-
-    Args:
-        costs: of each placement; at least one.
-        microbatches: how many.
-        quick: whether all have.
     """
     place, tried = 0, all_tried(costs[0], microbatches, quick=quick)
     for number, one in enumerate(costs[1:], 1):
@@ -153,15 +129,7 @@ def fastest_of(costs: Sequence[PipelineCosts], microbatches: int, *, quick: bool
 def evaluated(
     costs: PipelineCosts, microbatches: int, rule: str, limits: tuple[int, ...], order: Sequence[Task]
 ) -> Tried:
-    """Simulate an order.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        rule: how it was made.
-        limits: in flight, by device.
-        order: one list for the host.
-    """
+    """Simulate an order."""
     replay = Replay(costs, microbatches, order)
     peaks = tuple(memory_of(costs, order, replay).peak_bytes)
     limit_bytes = [device.memory_bytes for device in costs.cluster.devices]

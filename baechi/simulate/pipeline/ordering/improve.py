@@ -40,17 +40,7 @@ _MOVED, _FAR = 0.3, (0.02, 0.05, 0.1, 0.3)
 def improved(
     costs: PipelineCosts, microbatches: int, found: Sequence[Tried], most: Sequence[int] | None = None
 ) -> list[Tried]:
-    """Orders that are better than all of some.
-
-    Args:
-        costs: of the pipeline.
-        microbatches: how many.
-        found: orders that were tried; at least one.
-        most: by device, how many microbatches may be in flight.
-
-    Returns:
-        Each better than those before, in step and in what fits; none if nothing was gained.
-    """
+    """Orders that are better than all of some."""
     return _Improvement(costs, microbatches, found).run(most or [microbatches] * len(costs.cluster))
 
 

@@ -56,12 +56,7 @@ class Network:
     def justified(
         self, start_s: Sequence[float], back: Callable[..., Draft], forth: Callable[..., Draft]
     ) -> Draft:
-        """Push a schedule's tasks to the end, the last first, and then to the begin again.
-
-        Args:
-            start_s: by task.
-            back, forth: `dense` or `inserted`.
-        """
+        """Push a schedule's tasks to the end, the last first, and then to the begin again."""
         _, pushed_s = back(self._last_first(start_s), backwards=True)
         return forth(self._last_first(pushed_s))
 
@@ -70,12 +65,7 @@ class Network:
         return [-start - own for start, own in pairs]
 
     def dense(self, ranks: Sequence[float], *, backwards: bool = False) -> Draft:
-        """A device that is idle begins the ready task of the least rank.
-
-        Args:
-            ranks: by task.
-            backwards: whether time runs from the end; starts are then counted from there.
-        """
+        """A device that is idle begins the ready task of the least rank."""
         after, missing, early_s, outer_s = self._direction(backwards)
         ready: list[list[tuple[float, int]]] = [[] for _ in range(self._devices)]
         free_s, start_s, makespan_s = [0.0] * self._devices, [0.0] * len(missing), 0.0
@@ -103,12 +93,7 @@ class Network:
         return makespan_s, start_s[: self.tasks]
 
     def inserted(self, ranks: Sequence[float], *, backwards: bool = False) -> Draft:
-        """One task after the other, the least rank first, takes the earliest gap on its device.
-
-        Args:
-            ranks: by task.
-            backwards: as in `dense`.
-        """
+        """One task after the other, the least rank first, takes the earliest gap on its device."""
         after, missing, early_s, outer_s = self._direction(backwards)
         busy: list[tuple[list[float], list[float]]] = [([], []) for _ in range(self._devices)]
         start_s, makespan_s = [0.0] * len(missing), 0.0

@@ -23,11 +23,7 @@ OrderLike = Literal["auto"] | Textbook | Sequence[Task] | Mapping[str, Sequence[
 
 
 def costs_of(plan: Plan) -> PipelineCosts:
-    """What the runs and stages of a plan take.
-
-    Args:
-        plan: the plan; its graph has the costs of one microbatch.
-    """
+    """What the runs and stages of a plan take."""
     coster = PipelineCoster(plan.graph, plan.cluster)
     devices = {name: index for index, name in enumerate(plan.cluster.names)}
     return coster([devices[plan.device_of[name]] for name in coster.placeable.names])
@@ -41,20 +37,7 @@ def ordered(
     limits: Mapping[str, int] | None = None,
     split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
-    """Order the tasks of a plan's microbatches.
-
-    Args:
-        plan: the plan; its graph has the costs of one microbatch.
-        microbatches: how many.
-        order: `"auto"` simulates many and takes the fastest that fits; `"gpipe"`, `"1f1b"` or
-            `"interleaved"`; a list of tasks for the host; or lists of tasks by device.
-        limits: as `Pipeline` takes them; the order must keep them.
-        split: as `Pipeline` takes it.
-
-    Raises:
-        PlanError: the order cannot run, or does not keep the limits.
-        ValueError: no order has that name.
-    """
+    """Order the tasks of a plan's microbatches."""
     kept, rules = dict(limits or {}), dict(split or {})
     if isinstance(order, Mapping) or not isinstance(order, str):
         return Pipeline(plan, microbatches, _by_hand(plan, microbatches, order), "hand", kept, rules)
@@ -80,16 +63,7 @@ def pipeline_of(
     limits: Mapping[str, int] | None = None,
     split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
-    """A pipeline from an order that was tried.
-
-    Args:
-        plan: the plan.
-        microbatches: how many.
-        chosen: the order.
-        found: all that were tried.
-        limits: as `Pipeline` takes them.
-        split: as `Pipeline` takes it.
-    """
+    """A pipeline from an order that was tried."""
     names = plan.cluster.names
     tried = [
         OrderTried(
@@ -105,16 +79,7 @@ def pipeline_of(
 
 
 def simulate_pipeline(pipeline: Pipeline) -> Timeline:
-    """Predict the step of a pipeline.
-
-    Args:
-        pipeline: any; with one microbatch its plan runs as ever.
-
-    Returns:
-        A span for each task, named after its first layer, with its microbatch; spans of transfers; peaks and
-        how full each device is while the host issues the tasks. The counter `"host_us"` is the time that the
-        host works.
-    """
+    """Predict the step of a pipeline."""
     if pipeline.microbatches == 1:
         return pipeline.plan.timeline
     costs = costs_of(pipeline.plan)
