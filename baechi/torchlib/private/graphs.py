@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.lookup import named
 from baechi.torchlib.private.patches import COMMON_DEVICE
 
@@ -223,14 +224,33 @@ def inductor_decompositions() -> dict[Any, Any]:
     return found
 
 
-def inductor(module: fx.GraphModule, examples: Sequence[Any], *, backward: bool) -> Callable[..., Any]:
+def inductor(
+    module: fx.GraphModule, examples: Sequence[torch.Tensor], device: torch.device, *, backward: bool
+) -> Callable[[list[Any]], Any]:
     """A graph of operators compiled by inductor; it takes a list of inputs, which it empties.
 
     Args:
         module: the graph.
-        examples: fake inputs.
+        examples: tensors that look like its inputs, wherever they lie.
+        device: where it runs.
         backward: whether it is a backward.
     """
-    compile_inner = _of("torch._inductor.compile_fx.compile_fx_inner")
-    made: Callable[..., Any] = compile_inner(module, list(examples), is_backward=backward)
-    return made
+    compile_inner, mode = _of("torch._inductor.compile_fx.compile_fx_inner"), FakeTensorMode()
+    propagate = _of("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
+    looks = [(one.shape, one.stride(), one.dtype) for one in examples]
+    with mode:
+        fakes = [torch.empty_strided(*look[:2], dtype=look[2], device=device) for look in looks]
+    propagate(module, mode).propagate_dont_convert_inputs(*fakes)
+    with _of("torch._inductor.virtualized.V").set_fake_mode(mode):
+        _of("torch._inductor.fx_passes.replace_random.replace_random_passes")(module)
+    made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
+
+    def run(values: list[Any]) -> Any:
+        for number, (shape, stride, _) in enumerate(looks):
+            if values[number].stride() != stride:  # shapes are inferred: a kernel's strides may be others
+                value = values[number]
+                same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+                values[number] = same.copy_(value)
+        return made(values)
+
+    return run
