@@ -164,10 +164,10 @@ class Compiled:
                 raise Uncapturable(f"the gradient of input {number} of its graph is no result of a backward")
 
     def _device_at(self, device: int) -> torch.device:
-        place = self._backend.names[device]
-        if self._compiler == "inductor":  # it asks whose kernels they are
-            return self._backend.kernel_device(place) or torch.device("cpu")
-        return self._backend.named_device(place)
+        name = self._backend.names[device]
+        if self._compiler == "inductor":  # never inside of an emulation
+            return self._backend.kernel_device(name) or torch.device("cpu")
+        return self._backend.named_device(name)
 
     def _home(self, node: fx.Node) -> str | None:
         """Where a node's value is made; None where that is not for programs to say."""
@@ -268,7 +268,7 @@ class Compiled:
     def _function(self, segment: Segment, added: Sequence[fx.Node]) -> Callable[..., Any]:
         if self._compiler == "inductor":
             examples = [node.meta["val"] for node in segment.reads]
-            backward = not self.cutting.is_forward(segment.position)
             device = self._device_at(self.cutting.device_of(segment.position))
+            backward = not self.cutting.is_forward(segment.position)
             return inductor(segment.module, examples, device, backward=backward)
         return boxed(segment.adding(added) if added else segment.module)

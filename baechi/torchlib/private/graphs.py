@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.lookup import named
 from baechi.torchlib.private.patches import COMMON_DEVICE
 
@@ -196,21 +197,27 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
 
 
 def inductor(
-    module: fx.GraphModule, examples: Sequence[Any], device: torch.device, *, backward: bool
-) -> Callable[..., Any]:
-    """A graph of operators compiled by inductor; it takes a list of inputs, which it empties."""
-    compile_inner = _of("torch._inductor.compile_fx.compile_fx_inner")
-    here = [_fake_on(one, device) if isinstance(one, torch.Tensor) else one for one in examples]
+    module: fx.GraphModule, examples: Sequence[torch.Tensor], device: torch.device, *, backward: bool
+) -> Callable[[list[Any]], Any]:
+    """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties."""
+    compile_inner, mode = _of("torch._inductor.compile_fx.compile_fx_inner"), FakeTensorMode()
+    propagate = _of("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
+    looks = [(one.shape, one.stride(), one.dtype) for one in examples]
+    with mode:
+        fakes = [torch.empty_strided(*look[:2], dtype=look[2], device=device) for look in looks]
+    propagate(module, mode).propagate_dont_convert_inputs(*fakes)
     (end,) = module.graph.find_nodes(op="output")
     # the programs that read an output were told its strides, so it has to keep them
     end.meta["user_visible_output_idxs"] = list(range(len(end.args[0])))
     with _as_the_code_draws():
-        made: Callable[..., Any] = compile_inner(module, here, is_backward=backward)
-    return made
+        made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
 
+    def run(values: list[Any]) -> Any:
+        for number, (shape, stride, _) in enumerate(looks):
+            if values[number].stride() != stride:  # shapes are inferred: a kernel's strides may be others
+                value = values[number]
+                same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+                values[number] = same.copy_(value)
+        return made(values)
 
-def _fake_on(example: Any, device: torch.device) -> Any:
-    if example.device == device:
-        return example
-    with example.fake_mode:
-        return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=device)
+    return run

@@ -90,7 +90,7 @@ def test_distribute_compiles_a_model_on_one_device() -> None:
 
 
 def test_what_compile_takes() -> None:
-    with pytest.raises(ValueError, match=r"compile is 'blocks': it takes 'regions', or a dict"):
+    with pytest.raises(ValueError, match=r"compile is 'blocks': it takes 'regions', 'stages'"):
         baechi.distribute(tower(), values(), cluster=baechi.Cluster.virtual(2), compile="blocks")  # type: ignore[arg-type]
 
 
