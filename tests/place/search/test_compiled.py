@@ -10,9 +10,9 @@ from pathlib import Path
 import numba
 import pytest
 
-from baechi.place.search.estimating import compiled as module
-from baechi.place.search.estimating.compiled import compiled, inlined
-from baechi.place.search.estimating.stale import drop_stale
+from baechi.place.search import compiled as module
+from baechi.place.search.compiled import compiled, inlined
+from baechi.place.search.stale import drop_stale
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ if sys.argv[1] == "without":
 from place.graphs import branches, cluster_of
 import baechi
 from baechi.place.search import rounds
-from baechi.place.search.estimating import compiled
+from baechi.place.search import compiled
 from baechi.records import Link
 
 rounds.ESTIMATES, rounds.MOVES = 30, 30  # less of everything, with the compiler and without it

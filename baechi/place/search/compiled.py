@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from baechi.place.search.estimating.stale import drop_stale
+from baechi.place.search.stale import drop_stale
 from baechi.progress import progress
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def _compiler() -> Any:
             "pip install numba, or place with effort=0, which does not search"
         )
         return None
-    drop_stale(Path(__file__).parents[1])
+    drop_stale(Path(__file__).parent)
     return njit
 
 
@@ -69,9 +69,9 @@ class Compiled(Generic[Arguments, Result]):
         self._machine: Any = None
         if _COMPILE is not None:
             try:
-                self._machine = _COMPILE(function, cache=True)
+                self._machine = _COMPILE(function, cache=True, error_model="numpy", _nrt=False)
             except RuntimeError:  # no folder can be written: every process compiles for itself
-                self._machine = _COMPILE(function)
+                self._machine = _COMPILE(function, error_model="numpy", _nrt=False)
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         if self.is_at_hand:
