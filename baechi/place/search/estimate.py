@@ -197,7 +197,7 @@ def _issue(tables: Tables, times: Times, placement: Placement) -> float:
     devices, launch_s, reads, readers = tables.devices, tables.launch_s, tables.reads, tables.readers
     ready_s, asked_s, newest, on = times.ready_s, times.asked_s, times.newest, placement.on
     first_copy, last_copy, next_copy = times.first_copy, times.last_copy, times.next_copy
-    now_s, spread = -launch_s, False
+    now_s, spread, chooses = -launch_s, False, len(placement.priority) > 0
     _begin(times, 0.0)
     for layer in range(tables.layers):
         ready_s[layer], times.missing[layer] = 0.0, tables.missing[layer]
@@ -211,8 +211,9 @@ def _issue(tables: Tables, times: Times, placement: Placement) -> float:
                 if launch_s:
                     now_s += tables.send_s[tensor] if now_s > -launch_s else launch_s
                 asked_s[copy] = max(now_s, 0.0)
-                if maker >= 0:
-                    _attach(first_copy, last_copy, next_copy, newest[on[maker]], copy)
+                if maker >= 0:  # behind all that its device has run; by priority that may come before it
+                    behind = maker if chooses else newest[on[maker]]
+                    _attach(first_copy, last_copy, next_copy, behind, copy)
                 else:  # a busy host sends inputs late: they have a channel of their own, else one out of turn
                     channel = (devices + 1 if launch_s else tables.stride) * devices + device
                     travel = tables.link[devices * (devices + 1) + device] * len(tables.source) + tensor
@@ -226,7 +227,7 @@ def _issue(tables: Tables, times: Times, placement: Placement) -> float:
             now_s += tables.host_s[layer]
             took_s = tables.seconds[device * tables.layers + layer]
             times.least_s[layer] = now_s + took_s * tables.last_part[layer]
-        if not len(placement.priority) and newest[device] >= 0:
+        if not chooses and newest[device] >= 0:
             times.next_layer[newest[device]] = layer
             times.missing[layer] += 1
         newest[device] = layer

@@ -147,3 +147,14 @@ def test_the_critical_chain() -> None:
     state = State.of(tables, times, Room.of(problem, device_of), now)
     chain = state.chain[: follow(tables, state)]
     assert [problem.indexed.names[layer] for layer in chain] == ["b", "long", "a"]
+
+
+@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=examples(200), deadline=None)
+def test_orders(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
+    """By priority, with a busy host that sends some tensors when they are asked for: makers come first."""
+    graph, cluster = uneven(graph, chance, host=True), replace(cluster, launch_s=0.3, host=HOST)
+    step_s, _, order = both(graph, cluster, chance)
+    assert 0 <= step_s < NEVER
+    for layer, followers in enumerate(Problem(graph, cluster).followers):
+        assert all([order.index(layer) < order.index(follower) for follower in followers])
