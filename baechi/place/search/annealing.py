@@ -109,13 +109,15 @@ class Annealing:
         """A state that continues from the best placement."""
         room = Room.of(self._problem, self.best.device_of, self._unseen)
         place = np.argsort(self.best.order) if len(self._priority) else range(self._tables.layers)
-        order = np.array(order_by(self._problem.followers, list(place)), np.int64)  # functional ops have no turn
+        order = np.array(
+            order_by(self._problem.followers, list(place)), np.int64
+        )  # functional ops have no turn
         on, times = room.device_of[self._problem.indexed.group_of], Times.of(self._tables)
         now = Placement(on, self._priority.copy(), order)
         step_s = estimate(self._tables, times, now, NEVER)
         self._looked_s = NEVER
         state = State.of(self._tables, times, room, now)
-        return state, Progress(step_s, self.best.step_s, tried, 0)
+        return state, Progress(step_s, self.best.step_s, tried, 0, 0.0)
 
     def _look(self) -> bool:
         """Simulate the state with the shortest estimate. Returns whether it fits."""

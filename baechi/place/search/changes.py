@@ -23,6 +23,9 @@ _CRITICAL = 0.5
 _FURTHEST = 0.1
 """The largest change of a priority by a turn, as a fraction of the step."""
 
+_AS_USUAL = 0.97
+"""A change is given up if forward alone is too long, were backward this fraction of what it was."""
+
 _IDLE = 80_000
 """A search gives up where this many draws hold no possible change."""
 
@@ -121,12 +124,14 @@ class Progress(NamedTuple):
         step_s, shortest_s: estimates of the current placement, and of the shortest one.
         tried: estimates so far.
         length: of the critical chain of the current placement.
+        usual_s: nearly how long the backward of the current placement takes.
     """
 
     step_s: float
     shortest_s: float
     tried: int
     length: int
+    usual_s: float
 
 
 class Portion(NamedTuple):
@@ -166,7 +171,7 @@ def anneal(
     Returns:
         The new progress; with as many estimates as before if no change is possible.
     """
-    step_s, shortest_s, tried, length = now
+    step_s, shortest_s, tried, length, usual_s = now
     room, times, on, priority = state.room, state.times, state.now.on, state.now.priority
     trial = Placement(on, priority, state.tried)
     for _ in range(_IDLE):
@@ -201,7 +206,7 @@ def anneal(
             _put(groups, on, room.come, coming, here)
         tried += 1
         copy(state.now.order, state.tried)
-        new_s = estimate(tables, times, trial, limit_s)
+        new_s = estimate(tables, times, trial, limit_s, usual_s)
         if new_s > limit_s:
             if turned >= 0:
                 priority[turned] = before_s
@@ -215,6 +220,7 @@ def anneal(
         copy(state.tried, state.now.order)
         copy(times.begins_s, state.begins_s)
         copy(times.ends_s, state.ends_s)
+        usual_s = (new_s - times.over_s[0]) * _AS_USUAL * (tables.phases - 1)
         if new_s != step_s or not length:
             length = follow(tables, state)
         step_s = new_s
@@ -225,7 +231,7 @@ def anneal(
             copy(state.now.order, state.shortest.order)
             if shortest_s <= portion.wanted_s:
                 break
-    return Progress(step_s, shortest_s, tried, length)
+    return Progress(step_s, shortest_s, tried, length, usual_s)
 
 
 @inlined

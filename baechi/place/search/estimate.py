@@ -57,6 +57,7 @@ class Times(NamedTuple):
         free_s: by channel, when it is free.
         clocks_s, left_s, next_s: by device, its host's clock, or when its last layer ended; its work that has
             not begun; when it begins or ends something next.
+        over_s: when forward is over; in an array of one.
         newest, runs, picked: by device, the layer issued last; the one that it runs; the place in `waits` of
             the one that it runs next.
         waiting, stale: by device, how many layers wait; whether `picked` is to be looked for.
@@ -74,6 +75,7 @@ class Times(NamedTuple):
     clocks_s: Floats
     left_s: Floats
     next_s: Floats
+    over_s: Floats
     missing: Ints
     first_copy: Ints
     last_copy: Ints
@@ -108,6 +110,7 @@ class Times(NamedTuple):
             clocks_s=np.zeros(devices),
             left_s=np.zeros(devices),
             next_s=np.zeros(devices),
+            over_s=np.zeros(1),
             missing=np.zeros(layers, np.int64),
             first_copy=np.zeros(layers, np.int64),
             last_copy=np.zeros(layers, np.int64),
@@ -124,7 +127,9 @@ class Times(NamedTuple):
 
 
 @inlined
-def estimate(tables: Tables, times: Times, placement: Placement, limit_s: float) -> float:
+def estimate(
+    tables: Tables, times: Times, placement: Placement, limit_s: float, usual_s: float = 0.0
+) -> float:
     """Estimate a step.
 
     Args:
@@ -132,13 +137,15 @@ def estimate(tables: Tables, times: Times, placement: Placement, limit_s: float)
         times: is filled.
         placement: the devices of layers; its order is changed.
         limit_s: how long the step may be.
+        usual_s: how long backward will take: forward is given up if it leaves less.
 
     Returns:
-        Seconds; `NEVER` if it is longer than the limit.
+        Seconds; `NEVER` if it is longer than the limit, or will be.
     """
     forward_s, backward_s = _least_s(tables, times, placement.on)
     if forward_s + backward_s > limit_s:
         return NEVER
+    backward_s = max(backward_s, usual_s)
     host_s = _issue(tables, times, placement)
     if host_s + backward_s > limit_s:
         return NEVER
@@ -146,7 +153,7 @@ def estimate(tables: Tables, times: Times, placement: Placement, limit_s: float)
     for phase in range(tables.phases):
         if phase:
             _issue_back(tables, times, placement, end_s, host_s if tables.stays else end_s)
-            backward_s = 0.0
+            backward_s, times.over_s[0] = 0.0, end_s
         end_s = _run(tables, times, placement, phase, end_s, limit_s - backward_s)
         if end_s == NEVER:
             return NEVER

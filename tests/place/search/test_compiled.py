@@ -32,7 +32,7 @@ def test_without_a_place_to_keep_it(hasty: None, caplog: pytest.LogCaptureFixtur
 
 
 def test_little_is_not_compiled() -> None:
-    """What takes Python no time stays Python: the compiler takes half a minute."""
+    """What takes Python no time stays Python: the compiler takes ten seconds."""
     double = compiled(lambda number: 2 * number)
     assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
     assert not double.is_at_hand
