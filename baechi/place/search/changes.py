@@ -173,7 +173,6 @@ def anneal(
     """
     step_s, shortest_s, tried, length, usual_s = now
     room, times, on, priority = state.room, state.times, state.now.on, state.now.priority
-    trial = Placement(on, priority, state.tried)
     for _ in range(_IDLE):
         if tried >= portion.until:
             break
@@ -206,7 +205,7 @@ def anneal(
             _put(groups, on, room.come, coming, here)
         tried += 1
         copy(state.now.order, state.tried)
-        new_s = estimate(tables, times, trial, limit_s, usual_s)
+        new_s = estimate(tables, times, Placement(on, priority, state.tried), limit_s, usual_s)
         if new_s > limit_s:
             if turned >= 0:
                 priority[turned] = before_s
