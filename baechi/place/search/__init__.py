@@ -2,7 +2,7 @@
 
 In:    a `Problem` and the best placement so far.
 Out:   a better placement, by estimated seconds.
-Start: `estimating`, `changes`, then `rounds`.
+Start: `estimate`, `changes`, then `rounds`.
 """
 
 from baechi.place.search.rounds import Rounds

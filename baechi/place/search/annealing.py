@@ -13,15 +13,13 @@ import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Check, Evaluated
+from baechi.place.priority import order_by
 from baechi.place.problem import Problem
-from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
-from baechi.place.search.estimating.compiled import Floats
-from baechi.place.search.estimating.course import NEVER, START, Course, accept
-from baechi.place.search.estimating.critical import Critical
-from baechi.place.search.estimating.differences import anew
-from baechi.place.search.estimating.estimate import estimate
-from baechi.place.search.estimating.tables import Tables
+from baechi.place.search.changes import TURNS, Groups, Portion, Progress, State, anneal
+from baechi.place.search.compiled import Floats
+from baechi.place.search.estimate import NEVER, Placement, Times, estimate
 from baechi.place.search.room import Room, unseen_bytes
+from baechi.place.search.tables import Tables
 
 _SHORTER, _ROOMY = 0.99, 0.96
 """A step is simulated at once if it is below this fraction of the best; while all that were looked at fit."""
@@ -45,19 +43,25 @@ class Annealing:
     """
 
     def __init__(
-        self, problem: Problem, tables: Tables, check: Check, start: Evaluated, seed: int = 0
+        self,
+        problem: Problem,
+        tables: Tables,
+        check: Check,
+        start: Evaluated,
+        seed: int = 0,
+        *,
+        in_turn: bool = False,
     ) -> None:
         self.best = start
         self._problem = problem
         self._tables = tables
-        self._course = Course.of(tables)
-        self._critical = Critical.of(tables)
         self._check = check
         self._chance = np.random.default_rng(seed)
         self._groups = Groups.of(problem)
         self._unseen = unseen_bytes(problem, start)
         self._looked_s, self._looks, self._fit = NEVER, 0, True
-        self._priority: Floats = np.array(bottom_levels(problem, start.device_of))
+        self._turns = 0.0 if in_turn else TURNS if len(self._groups.free) else 1.0
+        self._priority: Floats = np.array([] if in_turn else bottom_levels(problem, start.device_of))
         self._state, self._now = self._begin(0)
 
     @property
@@ -66,31 +70,14 @@ class Annealing:
         return self._now.tried
 
     def run(self, most: int, enough_s: float = 0.0) -> Evaluated:
-        """Search.
-
-        Args:
-            most: estimates at most.
-            enough_s: stop at a step as short as this: no step can be shorter.
-
-        Returns:
-            The best placement.
-        """
-        if not len(self._state.on) or len(self._problem.cluster) < 2:
+        """Search."""
+        if not self._tables.layers or len(self._problem.cluster) < 2:
             return self.best
         while self.tried < most and self.best.step_s > enough_s:
             before, wanted_s = self.tried, self._wanted_s()
             until = before + (_PORTION if anneal.is_at_hand else _UNCOMPILED)
-            portion = Portion(wanted_s, min(most, until), most)
-            self._now = anneal(
-                self._tables,
-                self._course,
-                self._critical,
-                self._groups,
-                self._state,
-                self._chance,
-                self._now,
-                portion,
-            )
+            portion = Portion(wanted_s, min(most, until), most, self._turns)
+            self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
             if self.tried == before:
                 break
             new = self._now.shortest_s < self._looked_s
@@ -106,30 +93,33 @@ class Annealing:
         Where estimates are far below simulated steps, this avoids a simulation for each shorter estimate.
         """
         shorter = _ROOMY if self._fit else _SHORTER
-        if self._looks * len(self._state.on) < _EAGER:
+        if self._looks * self._tables.layers < _EAGER:
             return self.best.step_s * shorter
         return min(self.best.step_s, self._looked_s) * shorter
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """A state that continues from the best placement."""
         room = Room.of(self._problem, self.best.device_of, self._unseen)
-        order = np.array(self.best.order, np.int64)
-        on, priority = room.device_of[self._problem.indexed.group_of], self._priority.copy()
-        step_s = estimate(self._tables, self._course, on, priority, NEVER, order, anew(self._tables))
-        accept(self._tables, self._course, START, on, order)
+        place = np.argsort(self.best.order) if len(self._priority) else range(self._tables.layers)
+        order = np.array(
+            order_by(self._problem.followers, list(place)), np.int64
+        )  # functional ops have no turn
+        on, times = room.device_of[self._problem.indexed.group_of], Times.of(self._tables)
+        now = Placement(on, self._priority.copy(), order)
+        step_s = estimate(self._tables, times, now, NEVER)
         self._looked_s = NEVER
-        shortest = (room.device_of.copy(), priority.copy(), order.copy())
-        return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried, 0)
+        state = State.of(self._tables, times, room, now)
+        return state, Progress(step_s, self.best.step_s, tried, 0, 0.0)
 
     def _look(self) -> bool:
         """Simulate the state with the shortest estimate. Returns whether it fits."""
         state = self._state
         self._looked_s, self._looks = self._now.shortest_s, self._looks + 1
-        found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
+        found = self._check(state.shortest_of.tolist(), state.shortest.order.tolist())
         self._unseen = unseen_bytes(self._problem, found)
         if not found.fits(self._problem):
             self._fit = False
             return False
         if found.step_s < self.best.step_s:
-            self.best, self._priority = found, state.shortest_priority.copy()
+            self.best, self._priority = found, state.shortest.priority.copy()
         return True

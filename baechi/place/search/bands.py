@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.changes import Groups, draw
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
-from baechi.place.search.estimating.tables import Lists
+from baechi.place.search.changes import Groups, target
+from baechi.place.search.compiled import Floats, Ints, compiled, inlined
 from baechi.place.search.room import Room, move, takes
+from baechi.place.search.tables import Lists
 from baechi.records import Link
 
 COUNTS = (2, 4, 8, 12, 16, 24)
@@ -42,18 +42,7 @@ _NEAR = 0.8
 def partitions(
     problem: Problem, start: Sequence[int], moves: int, seed: int = 0, unseen: Ints | None = None
 ) -> Iterator[list[int]]:
-    """A partition for each number of bands and each price.
-
-    Args:
-        problem: what is placed.
-        start: by group, a device.
-        moves: how many moves are tried for each.
-        seed: of the random generator.
-        unseen: see `room.unseen_bytes`.
-
-    Returns:
-        By group, its device.
-    """
+    """A partition for each number of bands and each price."""
     if len(problem.cluster) < 2 or all(pin != ANYWHERE for pin in problem.pins):
         return
     groups, ways = Groups.of(problem), _Ways.of(problem)
@@ -89,7 +78,7 @@ class _Ways(NamedTuple):
     Args:
         home: by tensor, the group that makes it, or `ANYWHERE`.
         makes, reads: by group, tensors that other groups read, and tensors of other groups that it reads.
-        readers: by tensor, the groups that read it.
+        readers: by tensor and device, how many groups there read it, without the one that makes it; filled.
         link: by source and target device, the row of `travel_s`.
         travel_s: by link and tensor, seconds; in training, both ways.
     """
@@ -97,35 +86,29 @@ class _Ways(NamedTuple):
     home: Ints
     makes: Lists
     reads: Lists
-    readers: Lists
+    readers: Ints
     link: Ints
     travel_s: Floats
 
     @classmethod
     def of(cls, problem: Problem) -> "_Ways":
-        """Collect the transfers of a problem.
-
-        Args:
-            problem: what is placed.
-        """
+        """Collect the transfers of a problem."""
         indexed = problem.indexed
         home = [indexed.group_of[maker] if maker >= 0 else ANYWHERE for maker in indexed.source]
         makes: list[list[int]] = [[] for _ in indexed.members]
         reads: list[list[int]] = [[] for _ in indexed.members]
-        readers: list[list[int]] = [[] for _ in home]
         for tensor, maker in enumerate(home):
             if maker == ANYWHERE:
                 continue
             makes[maker].append(tensor)
-            readers[tensor] = sorted({indexed.group_of[one] for one in indexed.consumers[tensor]} - {maker})
-            for group in readers[tensor]:
+            for group in sorted({indexed.group_of[one] for one in indexed.consumers[tensor]} - {maker}):
                 reads[group].append(tensor)
         link, travel_s = _travel_s(problem)
         return cls(
             home=np.array(home, np.int64),
             makes=Lists.of(makes),
             reads=Lists.of(reads),
-            readers=Lists.of(readers),
+            readers=np.zeros(len(home) * len(problem.cluster), np.int64),
             link=link,
             travel_s=travel_s,
         )
@@ -140,7 +123,7 @@ class _Spread(NamedTuple):
         part_s: by part and device, seconds.
         weight: by device, its speed over a band's even share.
         layer_s: the mean time of a layer.
-        bands_count: how many bands there are.
+        load_s: by band and device, the work there; filled.
     """
 
     parts: Lists
@@ -148,17 +131,11 @@ class _Spread(NamedTuple):
     part_s: Floats
     weight: Floats
     layer_s: float
-    bands_count: int
+    load_s: Floats
 
     @classmethod
     def of(cls, problem: Problem, bands: Sequence[int], count: int) -> "_Spread":
-        """Collect the work of a problem.
-
-        Args:
-            problem: what is placed.
-            bands: by layer.
-            count: how many bands there are.
-        """
+        """Collect the work of a problem."""
         totals_s = [sum(row) for row in problem.work_s]
         fastest_s = min(totals_s) or 1.0
         speeds = [fastest_s / (total or fastest_s) for total in totals_s]
@@ -172,10 +149,10 @@ class _Spread(NamedTuple):
         return cls(
             Lists.of(parts),
             np.array([band for band, _ in found], np.int64),
-            np.array([row for _, row in found], np.float64),
+            np.array([seconds for _, row in found for seconds in row], np.float64),
             np.array([speed / even_s for speed in speeds]),
             fastest_s / len(problem.indexed),
-            count,
+            np.zeros(count * len(problem.cluster)),
         )
 
 
@@ -190,78 +167,62 @@ def _anneal(
     chance: np.random.Generator,
 ) -> None:
     """Anneal the groups' devices; `price`: the seconds of imbalance that a second of transfers is worth."""
-    load_s, readers = _loads_s(spread, room), _readers(ways, room)
+    devices, load_s, readers = len(room.free_bytes), spread.load_s, ways.readers
+    load_s.fill(0.0)
+    readers.fill(0)
+    for group in range(len(room.device_of)):
+        device = room.device_of[group]
+        for part in range(spread.parts.begin[group], spread.parts.begin[group + 1]):
+            load_s[spread.bands[part] * devices + device] += spread.part_s[part * devices + device]
+        for item in range(ways.reads.begin[group], ways.reads.begin[group + 1]):
+            readers[ways.reads.items[item] * devices + device] += 1
     heat_s, cooling = _HOTTEST * spread.layer_s, (_COLDEST / _HOTTEST) ** (1 / max(1, moves))
-    alone, none = np.empty(1, np.int64), np.empty(0, np.int64)
     for _ in range(moves):
         heat_s *= cooling
-        group, there = draw(groups, room, chance, _NEAR)
+        group = groups.free[int(chance.random() * len(groups.free))]
+        there = target(groups, room, chance, _NEAR, group)
         here = room.device_of[group]
         if there == here:
             continue
-        change_s = _imbalance_s(spread, load_s, group, here, there)
-        change_s += price * _more_travel_s(ways, room, readers, group, here, there)
+        change_s = 0.0
+        for part in range(spread.parts.begin[group], spread.parts.begin[group + 1]):
+            band = spread.bands[part] * devices
+            less, more = spread.part_s[part * devices + here], spread.part_s[part * devices + there]
+            change_s -= spread.weight[here] * less * (2 * load_s[band + here] - less)
+            change_s += spread.weight[there] * more * (2 * load_s[band + there] + more)
+        change_s += price * _more_travel_s(ways, room, group, here, there)
         if change_s > 0 and chance.random() >= exp(-change_s / heat_s):
             continue
-        alone[0] = group
-        if takes(room, there, alone, none):
+        room.leave[0] = group
+        if takes(room, there, room.leave, 1, room.come, 0):
             move(room, group, there)
-            for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
-                load_s[spread.bands[part], here] -= spread.part_s[part, here]
-                load_s[spread.bands[part], there] += spread.part_s[part, there]
-            for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:
-                readers[tensor, here] -= 1
-                readers[tensor, there] += 1
+            for part in range(spread.parts.begin[group], spread.parts.begin[group + 1]):
+                load_s[spread.bands[part] * devices + here] -= spread.part_s[part * devices + here]
+                load_s[spread.bands[part] * devices + there] += spread.part_s[part * devices + there]
+            for item in range(ways.reads.begin[group], ways.reads.begin[group + 1]):
+                readers[ways.reads.items[item] * devices + here] -= 1
+                readers[ways.reads.items[item] * devices + there] += 1
 
 
 @inlined
-def _loads_s(spread: _Spread, room: Room) -> Floats:
-    """By band and device, the work there."""
-    load_s = np.zeros((spread.bands_count, len(room.free_bytes)))
-    for group in range(len(room.device_of)):
-        for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
-            load_s[spread.bands[part], room.device_of[group]] += spread.part_s[part, room.device_of[group]]
-    return load_s
-
-
-@inlined
-def _readers(ways: _Ways, room: Room) -> Ints:
-    """By tensor and device, how many groups there read it, without the one that makes it."""
-    found = np.zeros((len(ways.home), len(room.free_bytes)), np.int64)
-    for tensor in range(len(ways.home)):
-        for group in ways.readers.items[ways.readers.begin[tensor] : ways.readers.begin[tensor + 1]]:
-            found[tensor, room.device_of[group]] += 1
-    return found
-
-
-@inlined
-def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: int) -> float:
-    """The change of imbalance when a group moves from device `here` to `there`."""
-    change = 0.0
-    for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
-        band, less, more = spread.bands[part], spread.part_s[part, here], spread.part_s[part, there]
-        change -= spread.weight[here] * less * (2 * load_s[band, here] - less)
-        change += spread.weight[there] * more * (2 * load_s[band, there] + more)
-    return change
-
-
-@inlined
-def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int, there: int) -> float:
+def _more_travel_s(ways: _Ways, room: Room, group: int, here: int, there: int) -> float:
     """The change of transfer seconds when a group moves from device `here` to `there`."""
-    change = 0.0
-    for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:
+    change, devices, tensors, readers = 0.0, len(room.free_bytes), len(ways.home), ways.readers
+    for item in range(ways.reads.begin[group], ways.reads.begin[group + 1]):
+        tensor = ways.reads.items[item]
         home = room.device_of[ways.home[tensor]]
-        if readers[tensor, here] == 1 and home != here:
-            change -= ways.travel_s[ways.link[home, here], tensor]
-        if readers[tensor, there] == 0 and home != there:
-            change += ways.travel_s[ways.link[home, there], tensor]
-    for tensor in ways.makes.items[ways.makes.begin[group] : ways.makes.begin[group + 1]]:
-        for device in range(len(room.free_bytes)):
-            if readers[tensor, device]:
+        if readers[tensor * devices + here] == 1 and home != here:
+            change -= ways.travel_s[ways.link[home * devices + here] * tensors + tensor]
+        if readers[tensor * devices + there] == 0 and home != there:
+            change += ways.travel_s[ways.link[home * devices + there] * tensors + tensor]
+    for item in range(ways.makes.begin[group], ways.makes.begin[group + 1]):
+        tensor = ways.makes.items[item]
+        for device in range(devices):
+            if readers[tensor * devices + device]:
                 if device != there:
-                    change += ways.travel_s[ways.link[there, device], tensor]
+                    change += ways.travel_s[ways.link[there * devices + device] * tensors + tensor]
                 if device != here:
-                    change -= ways.travel_s[ways.link[here, device], tensor]
+                    change -= ways.travel_s[ways.link[here * devices + device] * tensors + tensor]
     return change
 
 
@@ -277,7 +238,7 @@ def _travel_s(problem: Problem) -> tuple[Ints, Floats]:
                 numbers[way] = len(numbers)
                 seconds.append([problem.travel_s(here, there, size) for size in problem.indexed.size_bytes])
             which[here, there] = numbers[way]
-    return which, np.array(seconds).reshape(len(numbers), len(problem.indexed.size_bytes))
+    return which.ravel(), np.array(seconds).ravel()
 
 
 def _by_band(problem: Problem, layers: Sequence[int], bands: Sequence[int]) -> list[tuple[int, list[float]]]:

@@ -6,31 +6,30 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled, copy, inlined
-from baechi.place.search.estimating.course import Course, accept
-from baechi.place.search.estimating.critical import Critical, follow
-from baechi.place.search.estimating.differences import of_devices, of_priority
-from baechi.place.search.estimating.estimate import estimate
-from baechi.place.search.estimating.tables import Lists, Tables, is_alone
-from baechi.place.search.room import Room, move, takes
+from baechi.place.search.compiled import Bools, Floats, Ints, compiled, copy, inlined
+from baechi.place.search.estimate import Placement, Times, estimate
+from baechi.place.search.room import LARGEST, Room, move, takes
+from baechi.place.search.tables import Lists, Tables
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
 """The temperature at the beginning and at the end, as fractions of the step."""
 
-_TURNS, _SWAPS, _HANDFULS, _NEAR = 0.15, 0.2, 0.5, 0.7
+TURNS, _SWAPS, _HANDFULS, _NEAR = 0.15, 0.2, 0.5, 0.7
 """Probabilities: a change is a turn; a move is a swap; it takes several groups; it goes to a neighbour."""
 
 _CRITICAL = 0.5
 """The probability that a change begins at a layer of the critical chain."""
 
-_LARGEST = 8
-"""The most groups that move together."""
-
 _FURTHEST = 0.1
 """The largest change of a priority by a turn, as a fraction of the step."""
 
+_AS_USUAL = 0.97
+"""A change is given up if forward alone is too long, were backward this fraction of what it was."""
+
 _IDLE = 80_000
 """A search gives up where this many draws hold no possible change."""
+
+_NONE = -1
 
 
 class Groups(NamedTuple):
@@ -52,11 +51,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> "Groups":
-        """Collect the groups of a problem.
-
-        Args:
-            problem: what is placed.
-        """
+        """Collect the groups of a problem."""
         moves = np.array([pin == ANYWHERE for pin in problem.pins], np.bool_)
         return cls(
             Lists.of(problem.indexed.members),
@@ -71,20 +66,45 @@ class State(NamedTuple):
     """The current placement of a search, and the shortest one so far.
 
     Args:
-        room: memory of the current placement.
-        on: by layer, its device.
-        priority: by layer.
-        order: layers.
-        shortest_on, shortest_priority, shortest_order: the same of the shortest one; devices by group.
+        now, shortest: the current placement; priorities and order of the shortest one.
+        tried: room for the order of one that is tried.
+        room: memory of the current placement, and by group its device.
+        shortest_of: by group, its device in the shortest placement.
+        times: room for estimates.
+        begins_s, ends_s: by layer, in forward of the current placement.
+        chain: its critical chain, the last layer first.
+        earlier: by layer, the one that its device ran before.
+        newest: by device, the last layer so far.
     """
 
+    now: Placement
+    shortest: Placement
+    tried: Ints
     room: Room
-    on: Ints
-    priority: Floats
-    order: Ints
-    shortest_on: Ints
-    shortest_priority: Floats
-    shortest_order: Ints
+    shortest_of: Ints
+    times: Times
+    begins_s: Floats
+    ends_s: Floats
+    chain: Ints
+    earlier: Ints
+    newest: Ints
+
+    @classmethod
+    def of(cls, tables: Tables, times: Times, room: Room, now: Placement) -> "State":
+        """A search that begins."""
+        return cls(
+            now,
+            Placement(now.on, now.priority.copy(), now.order.copy()),
+            now.order.copy(),
+            room,
+            room.device_of.copy(),
+            times,
+            times.begins_s.copy(),
+            times.ends_s.copy(),
+            np.zeros(tables.layers, np.int64),
+            np.zeros(tables.layers, np.int64),
+            np.zeros(tables.devices, np.int64),
+        )
 
 
 class Progress(NamedTuple):
@@ -93,13 +113,15 @@ class Progress(NamedTuple):
     Args:
         step_s, shortest_s: estimates of the current placement, and of the shortest one.
         tried: estimates so far.
-        length: of the critical chain of the current placement; 0 if it was not followed yet.
+        length: of the critical chain of the current placement.
+        usual_s: nearly how long the backward of the current placement takes.
     """
 
     step_s: float
     shortest_s: float
     tried: int
     length: int
+    usual_s: float
 
 
 class Portion(NamedTuple):
@@ -109,154 +131,94 @@ class Portion(NamedTuple):
         wanted_s: stop at an estimate as short as this.
         until: stop after this number of estimates in all.
         most: the number of estimates at which the temperature is lowest.
+        turns: the probability that a change is a turn.
     """
 
     wanted_s: float
     until: int
     most: int
+    turns: float
 
 
 @compiled
 def anneal(
     tables: Tables,
-    course: Course,
-    critical: Critical,
     groups: Groups,
     state: State,
     chance: np.random.Generator,
     now: Progress,
     portion: Portion,
 ) -> Progress:
-    """Continue a search.
-
-    Args:
-        tables, groups: the problem.
-        course, critical: of the current placement; changed in place.
-        state: the placements of the search; changed in place.
-        chance: the random generator.
-        now: the progress so far.
-        portion: when to stop.
-
-    Returns:
-        The new progress; with as many estimates as before if no change is possible.
-    """
-    step_s, shortest_s, tried, length = now
-    order, moved, alone = np.empty_like(state.order), np.empty_like(state.order), is_alone(state.on)
-    leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
-    turns = 0.0 if tables.in_turn else _TURNS if len(groups.free) else 1.0
-    if not length:  # else it goes on where it stopped: how much one call does changes nothing
-        length = follow(tables, course, state.on, state.order, critical)
+    """Continue a search."""
+    step_s, shortest_s, tried, length, usual_s = now
+    room, times, on, priority = state.room, state.times, state.now.on, state.now.priority
     for _ in range(_IDLE):
         if tried >= portion.until:
             break
         heat_s = step_s * _HOTTEST * (_COLDEST / _HOTTEST) ** (tried / portion.most)
         limit_s = step_s - heat_s * log(1.0 - chance.random())
-        layer, turn_s, leaving, coming, here, there = -1, 0.0, 0, 0, 0, 0
-        start = int(chance.random() * len(state.on))
-        if chance.random() < _CRITICAL:
-            start = critical.chain[int(chance.random() * length)]
-        if chance.random() < turns:
-            layer = start
-            turn_s = (2 * chance.random() - 1) * step_s * _FURTHEST
-            before_s = state.priority[layer]
-            state.priority[layer] += turn_s
-            change = of_priority(tables, course, layer)
+        turned, before_s, leaving, coming, here, there = _NONE, 0.0, 0, 0, 0, 0
+        start = int(chance.random() * len(on))
+        if length and chance.random() < _CRITICAL:
+            start = state.chain[int(chance.random() * length)]
+        if chance.random() < portion.turns:
+            turned, before_s = start, priority[start]
+            priority[turned] += (2 * chance.random() - 1) * step_s * _FURTHEST
         else:
-            here, there, leaving, coming = _choose(
-                groups, state.room, chance, groups.group_of[start], leave, come
-            )
-            if here == there:
+            first = groups.group_of[start]
+            here, there = room.device_of[first], target(groups, room, chance, _NEAR, first)
+            if here == there or not groups.moves[first]:
                 continue
-            _put(groups, state.on, leave[:leaving], there)
-            _put(groups, state.on, come[:coming], here)
-            count = _collect(groups, come[:coming], moved, _collect(groups, leave[:leaving], moved, 0))
-            host = tables.charged and is_alone(state.on) != alone
-            change = of_devices(tables, course, moved[:count], host)
+            most = int((LARGEST + 1) ** chance.random()) if chance.random() < _HANDFULS else 1
+            leaving = _handful(groups, room, chance, first, most, room.leave)
+            if chance.random() < _SWAPS:
+                other = groups.free[int(chance.random() * len(groups.free))]
+                if room.device_of[other] != there:
+                    continue
+                coming = _handful(groups, room, chance, other, leaving, room.come)
+            if not takes(room, there, room.leave, leaving, room.come, coming) or not takes(
+                room, here, room.come, coming, room.leave, leaving
+            ):
+                continue
+            _put(groups, on, room.leave, leaving, there)
+            _put(groups, on, room.come, coming, here)
         tried += 1
-        copy(state.order, order)
-        new_s = estimate(tables, course, state.on, state.priority, limit_s, order, change)
+        copy(state.now.order, state.tried)
+        new_s = estimate(tables, times, Placement(on, priority, state.tried), limit_s, usual_s)
         if new_s > limit_s:
-            if layer >= 0:
-                state.priority[layer] = before_s
-            _put(groups, state.on, leave[:leaving], here)
-            _put(groups, state.on, come[:coming], there)
+            if turned >= 0:
+                priority[turned] = before_s
+            _put(groups, on, room.leave, leaving, here)
+            _put(groups, on, room.come, coming, there)
             continue
-        alone = is_alone(state.on)
-        accept(tables, course, change.begin, state.on, order)
-        if new_s != step_s:
-            length = follow(tables, course, state.on, order, critical)
+        for place in range(leaving):
+            move(room, room.leave[place], there)
+        for place in range(coming):
+            move(room, room.come[place], here)
+        copy(state.tried, state.now.order)
+        copy(times.begins_s, state.begins_s)
+        copy(times.ends_s, state.ends_s)
+        usual_s = (new_s - times.over_s[0]) * _AS_USUAL * (tables.phases - 1)
+        if new_s != step_s or not length:
+            length = follow(tables, state)
         step_s = new_s
-        copy(order, state.order)
-        for group in leave[:leaving]:
-            move(state.room, group, there)
-        for group in come[:coming]:
-            move(state.room, group, here)
         if step_s < shortest_s * (1 - 1e-9):
             shortest_s = step_s
-            copy(state.room.device_of, state.shortest_on)
-            copy(state.priority, state.shortest_priority)
-            copy(order, state.shortest_order)
+            copy(room.device_of, state.shortest_of)
+            copy(priority, state.shortest.priority)
+            copy(state.now.order, state.shortest.order)
             if shortest_s <= portion.wanted_s:
                 break
-    return Progress(step_s, shortest_s, tried, length)
+    return Progress(step_s, shortest_s, tried, length, usual_s)
 
 
 @inlined
-def _collect(groups: Groups, handful: Ints, moved: Ints, count: int) -> int:
-    """Add the layers of groups to those that have moved. Returns how many these are."""
-    for group in handful:
-        for place in range(groups.members.begin[group], groups.members.begin[group + 1]):
-            moved[count] = groups.members.items[place]
-            count += 1
-    return count
-
-
-@inlined
-def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -> tuple[int, int]:
-    """Draw a group, and a device for it.
-
-    Args:
-        groups: the groups of the problem.
-        room: the current placement.
-        chance: the random generator.
-        near: the probability of a neighbour's device; else it is any device.
-
-    Returns:
-        The group and the device, which may be the group's own.
-    """
-    group = groups.free[int(chance.random() * len(groups.free))]
-    return group, _target(groups, room, chance, near, group)
-
-
-@inlined
-def _target(groups: Groups, room: Room, chance: np.random.Generator, near: float, group: int) -> int:
+def target(groups: Groups, room: Room, chance: np.random.Generator, near: float, group: int) -> int:
     """Draw a device for a group."""
     begin, end = groups.near.begin[group], groups.near.begin[group + 1]
     if end > begin and chance.random() < near:
         return int(room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]])
     return int(chance.random() * len(room.free_bytes))
-
-
-@inlined
-def _choose(
-    groups: Groups, room: Room, chance: np.random.Generator, first: int, leave: Ints, come: Ints
-) -> tuple[int, int, int, int]:
-    """Draw a move: source, target, how many groups leave and how many come back; no target if impossible."""
-    here, there = room.device_of[first], _target(groups, room, chance, _NEAR, first)
-    if there == here or not groups.moves[first]:
-        return here, here, 0, 0
-    most = int((_LARGEST + 1) ** chance.random()) if chance.random() < _HANDFULS else 1
-    leaving, coming = _handful(groups, room, chance, first, most, leave), 0
-    if chance.random() < _SWAPS:
-        other = groups.free[int(chance.random() * len(groups.free))]
-        if room.device_of[other] != there:
-            return here, here, 0, 0
-        coming = _handful(groups, room, chance, other, leaving, come)
-    if takes(room, there, leave[:leaving], come[:coming]) and takes(
-        room, here, come[:coming], leave[:leaving]
-    ):
-        return here, there, leaving, coming
-    return here, here, 0, 0
 
 
 @inlined
@@ -267,31 +229,57 @@ def _handful(
     handful[0] = first
     size, here = 1, room.device_of[first]
     for _ in range(2 * most):
-        if size >= most:
-            break
         one = handful[int(chance.random() * size)]
         begin, end = groups.near.begin[one], groups.near.begin[one + 1]
-        if begin == end:
+        if size >= most or begin == end:
             break
         group = groups.near.items[begin + int(chance.random() * (end - begin))]
-        if room.device_of[group] == here and groups.moves[group] and not _holds(handful, size, group):
+        known = room.device_of[group] != here or not groups.moves[group]
+        for place in range(size):
+            known = known or handful[place] == group
+        if not known:
             handful[size] = group
             size += 1
     return size
 
 
 @inlined
-def _holds(handful: Ints, size: int, group: int) -> bool:
-    """Whether a group is among the first ones."""
+def _put(groups: Groups, on: Ints, handful: Ints, size: int, device: int) -> None:
+    """Put the layers of groups on a device."""
     for place in range(size):
-        if handful[place] == group:
-            return True
-    return False
+        for item in range(groups.members.begin[handful[place]], groups.members.begin[handful[place] + 1]):
+            on[groups.members.items[item]] = device
 
 
 @inlined
-def _put(groups: Groups, on: Ints, moved: Ints, device: int) -> None:
-    """Put the layers of groups on a device."""
-    for group in moved:
-        for place in range(groups.members.begin[group], groups.members.begin[group + 1]):
-            on[groups.members.items[place]] = device
+def follow(tables: Tables, state: State) -> int:
+    """Find the critical chain of forward: from its end back, what each layer waited for.
+
+    A layer waits for its device, or for the last of its inputs.
+    """
+    begins_s, ends_s, on, earlier = state.begins_s, state.ends_s, state.now.on, state.earlier
+    reads, devices, newest, order = tables.reads, tables.devices, state.newest, state.now.order
+    last, length = order[0], 0
+    newest.fill(_NONE)
+    for layer in order:
+        earlier[layer] = newest[on[layer]]
+        newest[on[layer]] = layer
+        if ends_s[layer] > ends_s[last]:
+            last = layer
+    while last != _NONE:
+        state.chain[length] = last
+        length += 1
+        before = earlier[last]
+        if before == _NONE or ends_s[before] < begins_s[last]:
+            before, latest_s = _NONE, -1.0
+            for item in range(reads.begin[last], reads.begin[last + 1]):
+                tensor = reads.items[item]
+                maker = tables.source[tensor]
+                there_s = ends_s[maker] if maker >= 0 else -1.0
+                if maker >= 0 and on[maker] != on[last]:
+                    way = tables.link[on[maker] * (devices + 1) + on[last]]
+                    there_s += tables.travel_s[way * len(tables.source) + tensor]
+                if there_s > latest_s:
+                    before, latest_s = maker, there_s
+        last = before
+    return length

@@ -15,11 +15,9 @@ from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
-from baechi.place.search.estimating.course import NEVER, Course
-from baechi.place.search.estimating.differences import anew
-from baechi.place.search.estimating.estimate import estimate
-from baechi.place.search.estimating.tables import Tables
+from baechi.place.search.estimate import NEVER, Placement, Times, estimate
 from baechi.place.search.room import unseen_bytes
+from baechi.place.search.tables import Tables
 
 ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
 """Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in
@@ -77,22 +75,14 @@ class Rounds:
         self._check = check
         self._known = known
         self._enough_s = enough_s * ENOUGH
-        self._tables = Tables.of(problem, in_turn=in_turn)
-        self._launched = IN_TURN if in_turn else ""
-        self._course = Course.of(self._tables)
+        self._tables = Tables.of(problem)
+        self._in_turn = in_turn
         layers, whole = max(1, len(problem.indexed)), TRAINED if problem.training else LAYERS
         estimates = ESTIMATES * min(layers, whole * whole // layers)
         self._most = max(STARTS, estimates // (1 if problem.cluster.host is None else LAUNCH_ORDERS))
 
     def run(self, effort: Effort) -> list[Attempt]:
-        """Search.
-
-        Args:
-            effort: how many rounds; `"max"`: longer and longer rounds, until long ones gain nothing.
-
-        Returns:
-            What was found.
-        """
+        """Search."""
         idle, fewer = 0, 1 if effort == "max" else self._fewer()
         for number in count() if effort == "max" else range(effort):
             before_s = self._best().step_s
@@ -120,7 +110,9 @@ class Rounds:
         starts = [*ranked[:1], *others][:STARTS]
         self._begun |= {start.found.device_of for start in starts}
         for start in starts:
-            search = Annealing(self._problem, self._tables, self._check, start.found, number)
+            search = Annealing(
+                self._problem, self._tables, self._check, start.found, number, in_turn=self._in_turn
+            )
             best = search.run(length * self._most // (fewer * len(starts)), self._enough_s)
             if best.step_s < start.step_s:
                 self.found.append(Attempt(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
@@ -129,18 +121,18 @@ class Rounds:
         """The best partitions in bands that fit."""
         layers, group_of = len(self._problem.indexed), self._problem.indexed.group_of
         moves = min(MOST_MOVES, MOVES * layers) // fewer
-        estimates = []
+        estimates, times = [], Times.of(self._tables)
         best = self._best().found
         unseen = unseen_bytes(self._problem, best)
         for number, device_of in enumerate(partitions(self._problem, best.device_of, moves, seed, unseen)):
-            on, order = np.array(device_of, np.int64)[group_of], np.empty(layers, np.int64)
-            levels = np.array(bottom_levels(self._problem, device_of))
-            step_s = estimate(self._tables, self._course, on, levels, NEVER, order, anew(self._tables))
+            on, order = np.array(device_of, np.int64)[group_of], np.arange(layers)
+            levels = np.array([] if self._in_turn else bottom_levels(self._problem, device_of))
+            step_s = estimate(self._tables, times, Placement(on, levels, order), NEVER)
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
         fitting = (found for found in placed if found.fits(self._problem))
         first = islice(fitting, STARTS)
         return [
-            Attempt(f"bands{f' {number}' * (number > 1)}{self._launched}", found)
+            Attempt(f"bands{f' {number}' * (number > 1)}{IN_TURN * self._in_turn}", found)
             for number, found in enumerate(first, 1)
         ]

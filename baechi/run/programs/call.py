@@ -39,18 +39,7 @@ _AS_PROGRAMS = "as programs", "distribute the model without compile="
 def call_whole(
     model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
 ) -> Any:
-    """Call a model in one step.
-
-    Args:
-        model: the model.
-        runtime: its runtime.
-        loss: computes the loss; None if the model returns it.
-        as_written: calls it as its code is written.
-        inputs: what it is called with.
-
-    Returns:
-        What the model returns.
-    """
+    """Call a model in one step."""
     bounds = runtime.captures.bind(model, runtime, loss, [inputs], alike=False)
     if bounds is None:
         return as_written()
@@ -125,15 +114,7 @@ class _Whole:
 def call_in_parts(
     model: nn.Module, runtime: Runtime, microbatches: Microbatches, pipeline: Pipeline, batch: Batch
 ) -> Callable[[], Any] | None:
-    """What runs a call in microbatches as programs; None if it has to run as the code is written.
-
-    Args:
-        model: the model.
-        runtime: its runtime.
-        microbatches: how its step is split.
-        pipeline: the list of tasks for this batch.
-        batch: the batch.
-    """
+    """What runs a call in microbatches as programs; None if it has to run as the code is written."""
     parts = batch.parts
     bounds = runtime.captures.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
     if bounds is None:
@@ -205,11 +186,7 @@ class _InParts:
         self._later: list[tuple[int, int]] = []
 
     def run(self) -> Any:
-        """Run what the call has to run.
-
-        Returns:
-            What the model returns for the whole batch.
-        """
+        """Run what the call has to run."""
         backend = self._backend
         backend.spend("step", backend.host)
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
@@ -305,12 +282,7 @@ class _InParts:
 
 
 def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[torch.Tensor]:
-    """What gets gradients.
-
-    Args:
-        values: of the microbatches.
-        others: by `id`, what is no weight.
-    """
+    """What gets gradients."""
     found: dict[int, torch.Tensor] = {}
     for one in values:
         for number in one.compiled.joint.gradients:
@@ -321,15 +293,7 @@ def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[to
 
 
 def in_order(order: Sequence[Task], values: Sequence[Values]) -> Iterator[tuple[bool, int, int]]:
-    """Tasks with programs in a pipeline's order; one that needs another's result waits for it.
-
-    Args:
-        order: the pipeline's tasks.
-        values: by microbatch.
-
-    Yields:
-        Whether it is a forward, the microbatch, and the position.
-    """
+    """Tasks with programs in a pipeline's order; one that needs another's result waits for it."""
     needs: dict[tuple[int, int], set[tuple[int, int]]] = {}
     touched: dict[int, set[tuple[int, int]]] = {}
     for number, one in enumerate(values):

@@ -78,13 +78,7 @@ class Captured:
     _stages: dict[str, Compiled] = field(default_factory=dict)
 
     def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
-        """The graph, ready to be made programs of.
-
-        Args:
-            runtime: of the model.
-            flat: its inputs.
-            compiler: what makes the programs.
-        """
+        """The graph, ready to be made programs of."""
         if compiler not in self._stages:
             units = units_of(runtime.plan)
             try:
@@ -116,12 +110,7 @@ class Bound:
     template: Any
 
     def result(self, values: Sequence[torch.Tensor], *, deep: bool) -> Any:
-        """What the call returns.
-
-        Args:
-            values: the outputs.
-            deep: whether outputs are looked for in objects, too (a key-value cache).
-        """
+        """What the call returns."""
         made = {id(token): value for token, value in zip(self.captured.tokens, values, strict=True)}
         others: list[Any] = []
         found = map_tensors(lambda one: made.get(id(one), one), self.template, other=others.append)
@@ -133,12 +122,7 @@ class Bound:
         return copy.deepcopy(self.template, memo)
 
     def of_part(self, mine: Inputs, other: Inputs) -> "Bound | None":
-        """The same of another part of the batch that looks alike; None where the code has to be asked.
-
-        Args:
-            mine: the part that it was bound to.
-            other: the other part.
-        """
+        """The same of another part of the batch that looks alike; None where the code has to be asked."""
         if self.captured.changes:
             return None
         pairs = zip(_tensors(mine), _tensors(other), strict=True)
@@ -178,31 +162,13 @@ class Captures:
         return Captures(self.options)
 
     def compiler(self, runtime: Runtime) -> str:
-        """What makes programs now: an emulated cluster sees no kernels of inductor.
-
-        Args:
-            runtime: of the model.
-        """
+        """What makes programs now: an emulated cluster sees no kernels of inductor."""
         return "aot_eager" if runtime.backend.session is not None else self.options.backend
 
     def bind(
         self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
     ) -> list[Bound] | None:
-        """Find the graphs of calls.
-
-        Args:
-            model: the model.
-            runtime: its runtime.
-            loss: computes the loss; None if the model returns it.
-            parts: what each call is given.
-            alike: whether they differ in tensors alone.
-
-        Returns:
-            By call; None if they have to run as the code is written.
-
-        Raises:
-            Uncapturable: a model that must be captured cannot be.
-        """
+        """Find the graphs of calls."""
         kind = kind_of_call(model, parts[0])
         if kind in self.why:
             return None
@@ -222,26 +188,14 @@ class Captures:
         return None
 
     def refuse(self, kind: Hashable, error: Uncapturable) -> None:
-        """From now on calls of a kind run as the code is written, if they may: steps of training may not.
-
-        Args:
-            kind: see `kind_of_call`.
-            error: why.
-
-        Raises:
-            Uncapturable: they may not.
-        """
+        """From now on calls of a kind run as the code is written, if they may: steps of training may not."""
         if self.options.required and torch.is_grad_enabled():
             raise error
         self.why[kind] = str(error)
         self.tell(str(error))
 
     def tell(self, why: str) -> None:
-        """Say once that calls run as the code is written.
-
-        Args:
-            why: the reason.
-        """
+        """Say once that calls run as the code is written."""
         if why not in self._told:
             self._told.add(why)
             logger.warning("not compiled, so it runs as its code is written: %s", why)
@@ -321,12 +275,7 @@ class Captures:
 
 
 def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
-    """What calls have in common of which one was not captured.
-
-    Args:
-        model: the model.
-        inputs: what it is called with.
-    """
+    """What calls have in common of which one was not captured."""
     given = *map(type, inputs.args), *[(name, type(value)) for name, value in inputs.kwargs.items()]
     return model.training, torch.is_grad_enabled(), given
 
@@ -348,11 +297,7 @@ def _hooks_backward(module: nn.Module) -> bool:
 
 
 def _refuse_plan(runtime: Runtime) -> None:
-    """Raise if a plan asks for what programs do not do.
-
-    Raises:
-        Uncapturable: it does.
-    """
+    """Raise if a plan asks for what programs do not do."""
     if runtime.plan.recompute:
         raise Uncapturable("its plan runs modules again in backward (recompute=), which programs do not")
     if runtime.cuts or runtime.plan.graph.says("tile"):
@@ -360,11 +305,7 @@ def _refuse_plan(runtime: Runtime) -> None:
 
 
 def _refuse_draws(model: nn.Module) -> None:
-    """Raise if programs would draw other numbers than the code.
-
-    Raises:
-        Uncapturable: a recurrent layer drops between its own layers, in an order of its own.
-    """
+    """Raise if programs would draw other numbers than the code."""
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
             raise Uncapturable(

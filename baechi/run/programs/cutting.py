@@ -68,52 +68,27 @@ class Cutting:
         return self._runs + len(self._order)
 
     def position_of(self, task: Task) -> int:
-        """The position of a task's segment.
-
-        Args:
-            task: of the pipeline.
-        """
+        """The position of a task's segment."""
         return task.unit if task.phase == "forward" else self._runs + self._order[task.unit]
 
     def device_of(self, position: int) -> int:
-        """The number of the device of a position.
-
-        Args:
-            position: any.
-        """
+        """The number of the device of a position."""
         if position < self._runs:
             return self.units.device_of[self.units.stage_of_run[position]]
         return self.units.device_of[self.units.backward_order[position - self._runs]]
 
     def is_forward(self, position: int) -> bool:
-        """Whether a position is one of a run.
-
-        Args:
-            position: any.
-        """
+        """Whether a position is one of a run."""
         return position < self._runs
 
     def is_value(self, node: fx.Node) -> bool:
-        """Whether a node is no operation: a constant, or an input.
-
-        Args:
-            node: any node.
-        """
+        """Whether a node is no operation: a constant, or an input."""
         return node not in self.position
 
     def segments(
         self, backward: Backward, gradients: Mapping[int, Sequence[fx.Node]], *, forward: bool
     ) -> dict[int, Segment]:
-        """The segments of one direction.
-
-        Args:
-            backward: what of the backward there is: the forward segments make what it reads.
-            gradients: by input, the nodes whose sum is its gradient.
-            forward: whether those of forward are asked for.
-
-        Returns:
-            By position, in order; positions without operations are missing.
-        """
+        """The segments of one direction."""
         joint = self.joint
         ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
         ends += [*joint.written.values(), *[node for terms in gradients.values() for node in terms]]
@@ -305,11 +280,7 @@ def _set_device(copied: fx.Node, node: fx.Node, device: torch.device) -> None:
 
 
 def constants_of(joint: Joint) -> Mapping[fx.Node, torch.Tensor]:
-    """By node, the constants of a joint graph that are tensors.
-
-    Args:
-        joint: the graph.
-    """
+    """By node, the constants of a joint graph that are tensors."""
     found = {}
     for node in joint.module.graph.nodes:
         if node.op == "get_attr":

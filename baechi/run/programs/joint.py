@@ -47,11 +47,7 @@ class Joint:
     _zeros: dict[frozenset[int], "Backward"] = field(default_factory=dict)
 
     def backward(self, given: frozenset[int]) -> "Backward":
-        """The backward for gradients of some outputs.
-
-        Args:
-            given: the outputs.
-        """
+        """The backward for gradients of some outputs."""
         if given not in self._zeros:
             self._zeros[given] = _backward(self, given)
         return self._zeros[given]
@@ -74,27 +70,14 @@ class Backward:
     zeros: frozenset[fx.Node]
 
     def of(self, node: fx.Node) -> fx.Node:
-        """The node that stands for another one; itself if none does.
-
-        Args:
-            node: any node.
-        """
+        """The node that stands for another one; itself if none does."""
         while node in self.stands:
             node = self.stands[node]
         return node
 
 
 def joined(captured: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]) -> Joint:
-    """Trace a captured graph with its backward.
-
-    Args:
-        captured: the graph.
-        args: its inputs; their shapes, and whether they require a gradient, hold of all that follows.
-        decompositions: by operator, what it is made of.
-
-    Raises:
-        Uncapturable: it does what programs cannot follow.
-    """
+    """Trace a captured graph with its backward."""
     cloned: frozenset[int] = frozenset()
     while True:
         graph, returned, made = _prepared(captured, cloned)

@@ -50,11 +50,7 @@ class Values:
             self.left[slot] = self.left.get(slot, 0) + times
 
     def program_at(self, position: int) -> Program | None:
-        """The program of a position, if there is one.
-
-        Args:
-            position: any.
-        """
+        """The program of a position, if there is one."""
         found = self.forward.by_position.get(position)
         if found is None and self.backward is not None:
             found = self.backward.by_position.get(position)
@@ -71,19 +67,11 @@ class Values:
         return {id(self.flat[name]): positions for name, positions in found.items()}
 
     def is_forward(self, position: int) -> bool:
-        """Whether a position is one of forward.
-
-        Args:
-            position: any.
-        """
+        """Whether a position is one of forward."""
         return self.compiled.cutting.is_forward(position)
 
     def output(self, number: int) -> Any:
-        """An output of the model: what a program made, or what the call was given.
-
-        Args:
-            number: the output's.
-        """
+        """An output of the model: what a program made, or what the call was given."""
         node = self.compiled.joint.outputs[number]
         if isinstance(node, int):
             return self.flat[node]
@@ -92,13 +80,7 @@ class Values:
         return self.by_slot[self.compiled.slot_of(node)].clone()  # a constant of the code
 
     def tangent(self, backend: AbstractBackend, number: int, grad: torch.Tensor) -> torch.Tensor:
-        """The gradient of an output as backward takes it: where that was made, with its strides.
-
-        Args:
-            backend: the devices.
-            number: the output's.
-            grad: its gradient.
-        """
+        """The gradient of an output as backward takes it: where that was made, with its strides."""
         place = self.compiled.tangent_place(number)
         with torch.no_grad():
             if backend.place_of(grad) != place:
@@ -112,11 +94,7 @@ class Values:
         return grad
 
     def go_back(self, tangents: dict[int, torch.Tensor]) -> None:
-        """From now on it goes backward.
-
-        Args:
-            tangents: by output, its gradient.
-        """
+        """From now on it goes backward."""
         pattern = frozenset(tangents)
         self.backward = self.compiled.programs(pattern, forward=False)
         if pattern != self._given:  # forward is over
@@ -152,11 +130,7 @@ class Loop:
         self.count = 0
 
     def run(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Run programs in an order.
-
-        Args:
-            tasks: microbatch and position of each; those without a program are passed over.
-        """
+        """Run programs in an order."""
         state = CallerState.now()
         with state._replace(grad=False, autocast=(False,) * len(state.autocast)).restored():
             for microbatch, position in tasks:
@@ -189,11 +163,7 @@ class Loop:
                     self._versions.append((tensor, tensor._version))
 
     def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The gradients that were added up, each where its leaf lies, in memory of its own; they are taken.
-
-        Args:
-            leaves: weights and inputs.
-        """
+        """The gradients that were added up, each where its leaf lies, in its own memory; they are taken."""
         backend, by_leaf = self._backend, dict[int, list[torch.Tensor]]()
         for (name, _), grad in self.totals.items():
             by_leaf.setdefault(name, []).append(grad)
@@ -217,11 +187,7 @@ class Loop:
         return found
 
     def check_unchanged(self) -> None:
-        """Before a backward that was put off: nothing that it reads was written since.
-
-        Raises:
-            BaechiError: something was.
-        """
+        """Before a backward that was put off: nothing that it reads was written since."""
         for tensor, version in self._versions:
             if tensor._version != version:
                 raise BaechiError(

@@ -18,12 +18,6 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
 
     An operation of a layer belongs to the layer's run. Others (views, masks, functional ops) belong to the
     run of what they read last, else of their first reader. None reads from a later run.
-
-    Args:
-        module: the graph.
-        model: the model that it was captured from, which has the plan's names.
-        plan: the plan.
-        units: its runs.
     """
     run_of_layer = {
         name: run

@@ -108,21 +108,13 @@ class Compiled:
         self._check()
 
     def tangent_place(self, number: int) -> str:
-        """Where the gradient of an output is wanted: where the output is made.
-
-        Args:
-            number: of the output.
-        """
+        """Where the gradient of an output is wanted: where the output is made."""
         node = self.joint.outputs[number]
         assert isinstance(node, fx.Node)
         return self._home(node) or self._backend.host
 
     def slot_of(self, node: fx.Node) -> Slot:
-        """The slot of a value where it is made.
-
-        Args:
-            node: of the joint graph.
-        """
+        """The slot of a value where it is made."""
         return self._slot(node)
 
     @cached_property
@@ -131,11 +123,7 @@ class Compiled:
         return any(one.random for one in self.programs(frozenset(), forward=True).by_position.values())
 
     def touching(self, given: frozenset[int]) -> dict[int, set[int]]:
-        """By input that is written, the positions of forward that read or write it.
-
-        Args:
-            given: the outputs that get gradients.
-        """
+        """By input that is written, the positions of forward that read or write it."""
         programs = self.programs(given, forward=True).by_position.values()
         found: dict[int, set[int]] = {}
         for name in self.joint.written:
@@ -147,12 +135,7 @@ class Compiled:
         return found
 
     def programs(self, given: frozenset[int], *, forward: bool) -> Programs:
-        """The programs of one direction.
-
-        Args:
-            given: the outputs that get gradients.
-            forward: whether those of forward are asked for; they make what the backward reads.
-        """
+        """The programs of one direction."""
         key = given, forward
         if key not in self._made:
             self._made[key] = self._programs(given, forward=forward)

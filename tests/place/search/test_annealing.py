@@ -20,11 +20,9 @@ from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search import annealing
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
-from baechi.place.search.estimating.course import NEVER, Course
-from baechi.place.search.estimating.differences import anew
-from baechi.place.search.estimating.estimate import estimate
-from baechi.place.search.estimating.tables import Tables
+from baechi.place.search.estimate import NEVER, Placement, Times, estimate
 from baechi.place.search.room import Room, move, takes, unseen_bytes
+from baechi.place.search.tables import Tables
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal, simulate
 
@@ -155,10 +153,9 @@ def test_bands_share_work(price: float) -> None:
     problem = Problem(graph, cluster_of(9999, 9999, link=BYTE_A_SECOND))
     found = list(partitions(problem, [0] * len(problem.indexed.members), 20_000))
     for device_of in found[PRICES.index(price) :: len(PRICES)]:
-        levels, order = np.array(bottom_levels(problem, device_of)), np.empty(len(device_of), np.int64)
-        tables = Tables.of(problem)
-        on, course = np.array(device_of), Course.of(tables)
-        assert estimate(tables, course, on, levels, NEVER, order, anew(tables)) < 42
+        levels, tables = np.array(bottom_levels(problem, device_of)), Tables.of(problem)
+        placement = Placement(np.array(device_of), levels, np.arange(len(device_of)))
+        assert estimate(tables, Times.of(tables), placement, NEVER) < 42
 
 
 def test_room() -> None:
@@ -168,7 +165,7 @@ def test_room() -> None:
     room = Room.of(problem, [0, 0, 1])
 
     def fits(device: int, come: list[int], go: tuple[int, ...] = ()) -> bool:
-        return bool(takes(room, device, np.array(come), np.array(go, np.int64)))
+        return bool(takes(room, device, np.array(come), len(come), np.array(go, np.int64), len(go)))
 
     assert not fits(1, [0])  # 30 + 10 + 10 > 45
     assert not fits(0, [2])

@@ -10,9 +10,9 @@ from pathlib import Path
 import numba
 import pytest
 
-from baechi.place.search.estimating import compiled as module
-from baechi.place.search.estimating.compiled import compiled, inlined
-from baechi.place.search.estimating.stale import drop_stale
+from baechi.place.search import compiled as module
+from baechi.place.search.compiled import compiled, inlined
+from baechi.place.search.stale import drop_stale
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_without_a_place_to_keep_it(hasty: None, caplog: pytest.LogCaptureFixtur
 
 
 def test_little_is_not_compiled() -> None:
-    """What takes Python no time stays Python: the compiler takes half a minute."""
+    """What takes Python no time stays Python: the compiler takes ten seconds."""
     double = compiled(lambda number: 2 * number)
     assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
     assert not double.is_at_hand
@@ -97,7 +97,7 @@ if sys.argv[1] == "without":
 from place.graphs import branches, cluster_of
 import baechi
 from baechi.place.search import rounds
-from baechi.place.search.estimating import compiled
+from baechi.place.search import compiled
 from baechi.records import Link
 
 rounds.ESTIMATES, rounds.MOVES = 30, 30  # less of everything, with the compiler and without it

@@ -12,11 +12,7 @@ NOTE = "compiled.sha256"
 
 
 def drop_stale(folder: Path) -> None:
-    """Delete numba's files in and below a folder if they are of other sources.
-
-    Args:
-        folder: of the sources, with folders of them inside.
-    """
+    """Delete numba's files in and below a folder if they are of other sources."""
     sources = sorted(folder.rglob("*.py"))
     digest = sha256(b"".join([source.read_bytes() for source in sources])).hexdigest()
     note = folder / "__pycache__" / NOTE

@@ -5,8 +5,8 @@ Such a function takes numbers, arrays and named tuples of arrays, and calls only
     Python ─▶ compiled ─▶ inlined ─▶ inlined       one way in; what lies within has none of its own,
                                                    which halves the time that the compiler takes
 
-The compiler (numba, the extra `search`) takes half a minute, which most searches do not. So Python runs these
-functions until they have taken some seconds; then they are compiled, and cached for the next process beside
+The compiler (numba, the extra `search`) takes ten seconds, which many searches do not. So Python runs these
+functions until they have taken two seconds; then they are compiled, and cached for the next process beside
 the source or in the user's cache folder. What the cache has runs compiled from the start. Either way it is
 the same search with the same plan.
 """
@@ -22,13 +22,16 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from baechi.place.search.estimating.stale import drop_stale
+from baechi.place.search.stale import drop_stale
 from baechi.progress import progress
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0
+PATIENCE_S = 2.0
 """Processor time in Python after which a function is compiled: most searches of small models end before."""
+
+_OPTIONS = {"error_model": "numpy", "_nrt": False}
+"""No array is made within compiled functions, so numba need not count references, which takes long."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -50,7 +53,7 @@ def _compiler() -> Any:
             "pip install numba, or place with effort=0, which does not search"
         )
         return None
-    drop_stale(Path(__file__).parents[1])
+    drop_stale(Path(__file__).parent)
     return njit
 
 
@@ -69,9 +72,9 @@ class Compiled(Generic[Arguments, Result]):
         self._machine: Any = None
         if _COMPILE is not None:
             try:
-                self._machine = _COMPILE(function, cache=True)
+                self._machine = _COMPILE(function, cache=True, **_OPTIONS)
             except RuntimeError:  # no folder can be written: every process compiles for itself
-                self._machine = _COMPILE(function)
+                self._machine = _COMPILE(function, **_OPTIONS)
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         if self.is_at_hand:
@@ -79,7 +82,7 @@ class Compiled(Generic[Arguments, Result]):
         if self._machine is not None and self._python_s > PATIENCE_S:
             with suppress(Timeout), self._turn(), progress("compiling the search"):
                 logger.warning(
-                    "compiling the search of 'auto', once on this machine: up to a minute of processor time; "
+                    "compiling the search of 'auto', once on this machine: ten seconds of processor time; "
                     "effort=0 places without it"
                 )
                 return cast(Result, self._machine(*arguments, **named))
@@ -111,14 +114,7 @@ def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Resul
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function as a part of those that call it.
-
-    Args:
-        function: a function of the kind described above.
-
-    Returns:
-        The function itself: Python, where it calls it, runs it as Python.
-    """
+    """Compile a function as a part of those that call it."""
     if _COMPILE is None:
         return function
     from numba.extending import register_jitable
@@ -129,10 +125,6 @@ def inlined(function: Function) -> Function:
 
 @inlined
 def copy(source: Numbers, target: Numbers) -> None:
-    """Copy an array into another. A loop, since a slice assignment takes two seconds to compile.
-
-    Args:
-        source, target: of one length.
-    """
+    """Copy an array into another. A loop, since a slice assignment takes two seconds to compile."""
     for place in range(len(source)):
         target[place] = source[place]
