@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import baechi
 from baechi.cost.transfer import transfer_s
+from baechi.place.problem import Problem
+from baechi.place.search.estimate import NEVER, Placement, Times, estimate
+from baechi.place.search.tables import Tables
 from baechi.records import Cluster, LayerGraph, Link, Plan
 
 FAST = Cluster.parse("3xA100-80GB", link="pcie")
@@ -69,7 +73,15 @@ def pipelined(cluster: Cluster, model: nn.Module, graph: LayerGraph) -> float:
     return baechi.simulate(baechi.pipeline(plan_on(cluster, one), MICROBATCHES)).makespan_s
 
 
-@pytest.mark.parametrize("predicted", [emulated, simulated, pipelined])
+def searched(cluster: Cluster, model: nn.Module, graph: LayerGraph) -> float:
+    problem, plan = Problem(graph, cluster), plan_on(cluster, graph)
+    devices = [cluster.names.index(plan.device_of[name]) for name in problem.indexed.names]
+    tables = Tables.of(problem)
+    in_code_order = Placement(np.array(devices), np.array([]), np.arange(len(devices)))
+    return float(estimate(tables, Times.of(tables), in_code_order, NEVER))
+
+
+@pytest.mark.parametrize("predicted", [emulated, simulated, pipelined, searched])
 def test_all_follow_one_rule(
     predicted: Predicted, model: nn.Module, graph: LayerGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from baechi.bench.models.layered import cluster_for, layered
+from benches.models.layered import cluster_for, layered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import examples
