@@ -272,6 +272,35 @@ def test_inductor() -> None:
         assert_same_gradients(model, plain, 1e-11)
 
 
+@pytest.mark.full
+def test_inductor_draws_as_the_code() -> None:
+    """A dropout drops what it drops without programs."""
+    model, plain = pair(how=baechi.Stages())
+    assert torch.allclose(trained(model, X, Y), trained(plain, X, Y), rtol=1e-12)
+    assert_same_gradients(model, plain, 1e-11)
+
+
+class Images(nn.Module):
+    """Convolutions down and up again, with an embedding: strides and devices that kernels choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(2, 4, 3, padding=1, stride=2), nn.Conv2d(4, 8, 3, padding=1, stride=2)
+        self.drop, self.c = nn.Embedding(3, 2), nn.ConvTranspose2d(8, 1, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.drop(torch.arange(3, device=x.device)).sum()
+        return self.c(self.b(self.a(x).relu()).relu() * words).square().mean()
+
+
+@pytest.mark.full
+def test_inductor_keeps_strides_and_devices() -> None:
+    x = noise(8, 2, 8, 8)
+    model, plain = pair(Images, how=baechi.Stages(), inputs={"x": x})
+    assert torch.allclose(trained(model, x), trained(plain, x), rtol=1e-12)
+    assert_same_gradients(model, plain, 1e-11)
+
+
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="'stages'"):
         pair(how="everything")
