@@ -4,6 +4,7 @@
     ├── FatalError             the same call would fail again
     │   ├── CaptureError       the model could not be captured or measured with these inputs
     │   ├── BatchCoupled       the rows of a batch know each other: its microbatches train something else
+    │   ├── CompileError       the model, or a call of it, does not run as compiled stages
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
     │   ├── ShardedTensorError   an operation would need the whole of a sharded tensor
@@ -149,6 +150,10 @@ def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> No
 
 class CaptureError(FatalError):
     """The model does not run with the example inputs, or its layer graph cannot be known."""
+
+
+class CompileError(FatalError):
+    """A model, or a call of it, that does not run as compiled stages; the message has the line."""
 
 
 class DryRunError(FatalError):

@@ -16,8 +16,8 @@ PUBLIC = {
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline",
     "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
-    "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError",
-    "StreamRaceError", "ShardedTensorError", "UnsplittableCall",
+    "CompileError", "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError",
+    "RecoverableError", "StreamRaceError", "ShardedTensorError", "UnsplittableCall",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from baechi.backend.sends import wait_for_all_sends
 from baechi.backend.transfer import transfer
+from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
 from baechi.run.pipeline.batch.joining import loss_in, loss_name
@@ -27,7 +28,6 @@ from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.programs.capture import Bound, kind_of_call
-from baechi.run.programs.joint import Uncapturable
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Compiled
 from baechi.run.runtime import Runtime
@@ -46,7 +46,7 @@ def call_whole(
     backend = runtime.backend
     try:
         whole = _Whole(runtime, bounds[0], inputs)
-    except Uncapturable as error:
+    except CompileError as error:
         runtime.captures.refuse(kind_of_call(model, inputs), error)
         return as_written()
     runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
@@ -121,7 +121,7 @@ def call_in_parts(
         return None
     try:
         return _InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
-    except Uncapturable as error:
+    except CompileError as error:
         runtime.captures.refuse(kind_of_call(model, parts.parts[0]), error)
         return None
 

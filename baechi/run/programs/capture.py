@@ -17,10 +17,10 @@ import torch
 from torch import fx, nn
 
 from baechi.backend import unwatched
+from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
-from baechi.run.programs.joint import Uncapturable
 from baechi.run.programs.names import note_runs
 from baechi.run.programs.program import Compiled
 from baechi.run.reorder.schedule import has_hooks_inside
@@ -84,11 +84,11 @@ class Captured:
             try:
                 with unwatched(), devices_ignored():
                     made = Compiled(self.module, flat, units, runtime.backend, compiler)
-            except Uncapturable:
+            except CompileError:
                 raise
             except Exception as error:  # whatever torch says of its graph
                 said = next(iter(str(error).strip().splitlines()), "")
-                raise Uncapturable(
+                raise CompileError(
                     f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
                 ) from error
             self._stages[compiler] = made
@@ -181,13 +181,13 @@ class Captures:
                 _refuse_plan(runtime)
                 _refuse_draws(model)
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
-            except Uncapturable as error:
+            except CompileError as error:
                 self.refuse(kind, error)
             except _TooMany as error:
                 self.tell(str(error))
         return None
 
-    def refuse(self, kind: Hashable, error: Uncapturable) -> None:
+    def refuse(self, kind: Hashable, error: CompileError) -> None:
         """From now on calls of a kind run as the code is written, if they may: steps of training may not."""
         if self.options.required and torch.is_grad_enabled():
             raise error
@@ -241,7 +241,7 @@ class Captures:
                     "pad inputs to fewer shapes, or give Stages(limit=...)"
                 ) from None
             except refusals() as error:
-                raise Uncapturable(_reason(model, error)) from error
+                raise CompileError(_reason(model, error)) from error
         if len(self._bound) != 1:  # it computes nothing
             return None
         ((captured, flat),) = self._bound
@@ -253,12 +253,12 @@ class Captures:
         writes = writes_seen()
         if writes.refused:
             where = line_in(writes.stack)
-            raise Uncapturable(
+            raise CompileError(
                 f"its code writes {writes.refused}, which was there before the call{where and f' ({where})'}"
             )
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         if not all(isinstance(one, torch.Tensor) for one in examples):
-            raise Uncapturable("numbers that change from call to call are inputs of its graph")
+            raise CompileError("numbers that change from call to call are inputs of its graph")
         sources = list(map(source_of, places))
         given = tuple([not source.startswith(("L['forward']", "L['loss']", "G[")) for source in sources])
         note_runs(module, model, runtime.plan, units_of(runtime.plan))
@@ -299,16 +299,16 @@ def _hooks_backward(module: nn.Module) -> bool:
 def _refuse_plan(runtime: Runtime) -> None:
     """Raise if a plan asks for what programs do not do."""
     if runtime.plan.recompute:
-        raise Uncapturable("its plan runs modules again in backward (recompute=), which programs do not")
-    if runtime.cuts or runtime.plan.graph.says("tile"):
-        raise Uncapturable("its plan splits layers over devices (split=), which programs do not")
+        raise CompileError("its plan runs modules again in backward (recompute=), which programs do not")
+    if runtime.cuts or runtime.plan.graph.says("shard"):
+        raise CompileError("its plan splits layers over devices (split=), which programs do not")
 
 
 def _refuse_draws(model: nn.Module) -> None:
     """Raise if programs would draw other numbers than the code."""
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
-            raise Uncapturable(
+            raise CompileError(
                 f"{name} is a {type(module).__name__} with dropout between its layers, whose draws torch's "
                 "compiler makes in another order: use one for each layer, and nn.Dropout between"
             )
@@ -346,7 +346,7 @@ def _fresh(function: Any) -> Callable[..., Any]:
 def _reason(model: nn.Module, error: BaseException) -> str:
     """Why a model was not captured, in torch's words, and at which line."""
     inner = getattr(error, "inner_exception", None)
-    if isinstance(inner, Uncapturable):
+    if isinstance(inner, CompileError):
         return f"this {type(model).__name__} does not run as programs: {inner}"
     text = str(getattr(error, "msg", None) or error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -16,6 +16,7 @@ from baechi.records.pipeline.units import Task, Units
 from baechi.run.programs.joint import Backward, Joint
 from baechi.run.programs.names import RUN
 from baechi.torchlib.operators.facts import draws
+from baechi.torchlib.private.operators import schema_of
 
 _GETITEM = "getitem"
 
@@ -274,7 +275,7 @@ def _set_device(copied: fx.Node, node: fx.Node, device: torch.device) -> None:
 
     copied.args = tuple(map(own, copied.args))
     copied.kwargs = {key: own(value) for key, value in copied.kwargs.items()}
-    takes = any(argument.name == "device" for argument in node.target._schema.arguments)
+    takes = any(argument.name == "device" for argument in schema_of(node.target).arguments)
     if takes and not node.all_input_nodes and "device" not in copied.kwargs:
         copied.kwargs = {**copied.kwargs, "device": device}
 

@@ -14,15 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.errors import BaechiError
+from baechi.errors import CompileError
 from baechi.torchlib.private.graphs import devices_ignored, is_own_output, joint_graph, role_of
 
 _ADD = torch.ops.aten.add.Tensor
 _GIVEN = "input", "tangent"
-
-
-class Uncapturable(BaechiError):
-    """A model, or a call of it, that does not run as programs; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +119,7 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
         if node.op == "placeholder":
             role = role_of(node.meta["desc"])
             if role is None or role.kind not in _GIVEN:
-                raise Uncapturable(
+                raise CompileError(
                     f"an input of its graph is a {role and role.kind}: inputs that share memory are written"
                 )
             if role.kind == "input":
@@ -145,7 +141,7 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
         elif role.kind == "gradient":
             gradients[role.index] = node
         else:
-            raise Uncapturable(f"an output of its graph is a {role.kind}, which programs do not know")
+            raise CompileError(f"an output of its graph is a {role.kind}, which programs do not know")
     return Joint(module, tuple(nodes), tangents, tuple(outputs), written, gradients)
 
 

@@ -15,7 +15,7 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
-from baechi.torchlib.private.tensors import storage_address
+from baechi.torchlib.private.tensors import storage_address, write_count
 from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
@@ -160,7 +160,7 @@ class Loop:
         for values in self._values:  # what is kept of weights are often views of them
             for tensor in values.by_slot.values():
                 if not tensor.is_inference():
-                    self._versions.append((tensor, tensor._version))
+                    self._versions.append((tensor, write_count(tensor)))
 
     def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients that were added up, each where its leaf lies, in its own memory; they are taken."""
@@ -189,7 +189,7 @@ class Loop:
     def check_unchanged(self) -> None:
         """Before a backward that was put off: nothing that it reads was written since."""
         for tensor, version in self._versions:
-            if tensor._version != version:
+            if write_count(tensor) != version:
                 raise BaechiError(
                     f"a weight or input, seen in the shape {tuple(tensor.shape)}, which backward reads, was "
                     "written between the model's call and backward(): call optimizer.step() after it, or "

@@ -9,9 +9,10 @@ import torch
 from torch import fx
 
 from baechi.backend import AbstractBackend
+from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
 from baechi.run.programs.cutting import Cutting, Segment, constants_of
-from baechi.run.programs.joint import Backward, Joint, Uncapturable, joined
+from baechi.run.programs.joint import Backward, Joint, joined
 from baechi.torchlib.private.graphs import boxed, inductor, inductor_decompositions
 
 Slot = int
@@ -144,7 +145,7 @@ class Compiled:
     def _check(self) -> None:
         for number, node in self.joint.gradients.items():
             if self.cutting.is_value(node) or self.cutting.is_forward(self.cutting.position[node]):
-                raise Uncapturable(f"the gradient of input {number} of its graph is no result of a backward")
+                raise CompileError(f"the gradient of input {number} of its graph is no result of a backward")
 
     def _device_at(self, device: int) -> torch.device:
         name = self._backend.names[device]

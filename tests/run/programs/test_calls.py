@@ -272,6 +272,15 @@ def test_inductor() -> None:
         assert_same_gradients(model, plain, 1e-11)
 
 
+def test_split_layers_are_refused() -> None:
+    model = seeded(Net)
+    baechi.distribute(
+        model, {"x": X, "y": Y}, cluster=baechi.Cluster.virtual(2), split={"b": {"out": 2}}, compile=EXACT
+    )
+    with pytest.raises(baechi.CompileError, match="split="):
+        trained(model, X, Y)
+
+
 @pytest.mark.full
 def test_inductor_draws_as_the_code() -> None:
     """A dropout drops what it drops without programs."""
