@@ -69,7 +69,7 @@ class _Issuing:
     """
 
     def __init__(self, stage: IndexedPlan, clock: Clock, phase: Phase, transfers: Sequence[Transfer]) -> None:
-        self._stage, self._clock, self._phase, self._transfers = stage, clock, phase, transfers
+        self._stage, self._clock, self._transfers = stage, clock, transfers
         self._launch_s, self._kernels_s = stage.launch_s, stage.host_s[phase]
         self._seconds, self._last_parts = stage.seconds_of(phase), stage.last_parts[phase]
         self.issued_s = [(0.0, 0.0)] * len(stage.place)

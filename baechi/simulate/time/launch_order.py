@@ -58,7 +58,6 @@ class _Launches:
         place: Sequence[int],
     ) -> None:
         self._indexed = indexed
-        self._has_no_turn = has_no_turn
         self._after: list[int] = [-1] * len(place)  # the next layer on the same device
         self._turn = list(has_no_turn)  # whether it is its turn
         last: dict[int, int] = {}

@@ -127,14 +127,6 @@ def drops(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
     return draws(getattr(torch.ops.aten, name).default, args, kwargs)
 
 
-def draws_by_value(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether what a call draws depends on values, or on a generator of the model's own."""
-    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
-        return True
-    random = facts_of(func).rule.random
-    return random == "by value" or (random == "by value alone" and len(args) == 1)
-
-
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
     """Floating-point operations of one call, where a formula is known; a multiply-add counts 2."""
     formula = facts_of(func).rule.flops

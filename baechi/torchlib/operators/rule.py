@@ -73,7 +73,6 @@ class Rule:
         moves: whether its result may lie elsewhere than where it runs.
         takes_device: whether it moves a tensor if it is given a device.
         shaped_like: whether its other arguments say a shape only, and may lie on any device.
-        forces_users: why what waits to use its first argument must launch before it.
     """
 
     writes: tuple[str, ...] = ()
@@ -113,4 +112,3 @@ class Rule:
     moves: bool = False
     takes_device: bool = False
     shaped_like: bool = False
-    forces_users: str = ""

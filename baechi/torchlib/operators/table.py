@@ -93,8 +93,8 @@ _ROWS = (
     ("shape dtype device layout ndim itemsize nbytes requires_grad", Rule(answers="attribute")),
     ("is_cuda is_cpu is_meta is_sparse is_quantized is_nested", Rule(answers="attribute")),
     # what the code does with a tensor
-    ("__set__", Rule(query=True, new_memory=True, forces_users="it is given other memory")),
-    ("requires_grad_", Rule(keeps_arguments=True, forces_users="it is trained, or not, from here on")),
+    ("__set__", Rule(query=True, new_memory=True)),
+    ("requires_grad_", Rule(keeps_arguments=True)),
     ("backward", Rule(keeps_arguments=True, needs_values=True)),
     ("grad register_hook retain_grad", Rule(keeps_arguments=True)),
     ("_pack_padded_sequence", Rule(keeps_arguments=True, sized_by=(1,))),  # takes lengths on the host
