@@ -41,8 +41,7 @@ class Rule:
         reads_result_only: whether it reads as many bytes of its first input as it returns, not all of it.
         flops: its floating-point operations, from its arguments.
         heavy: whether its arithmetic is not in proportion to its bytes, though no formula counts it.
-        random: when it draws from the default generator, where torch's tag says that it may. "by value":
-            how many numbers it draws depends on values; "by value alone": if it has one argument only.
+        random: when it draws from the default generator, where torch's tag says that it may.
         layout: where its shape function lays its first result, and others of its shape, out in another way
             than its kernel: the positions of the arguments that it lies like, as a sum of them would; none
             if it is contiguous.
@@ -89,7 +88,7 @@ class Rule:
     reads_result_only: bool = False
     flops: Callable[..., int] | None = None
     heavy: bool = False
-    random: Literal["as tagged", "never", "if dropout", "by value", "by value alone"] = "as tagged"
+    random: Literal["as tagged", "never", "if dropout"] = "as tagged"
     layout: tuple[int, ...] | None = None
     memory_format: int | None = None
     room_of: int | None = None

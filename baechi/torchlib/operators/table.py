@@ -74,11 +74,8 @@ _ROWS = (
     ("convolution_overrideable", Rule(heavy=True)),
     ("_nested_tensor_from_mask", Rule(nests=True, sized_by=(1,))),
     ("_nested_tensor_from_tensor_list", Rule(nests=True)),
-    ("multinomial poisson binomial _standard_gamma _sample_dirichlet", Rule(random="by value")),
-    ("rrelu_with_noise rrelu_with_noise_functional", Rule(random="by value", layout=())),
-    ("rrelu_with_noise_", Rule(random="by value")),
+    ("rrelu_with_noise rrelu_with_noise_functional", Rule(layout=())),
     ("rrelu_with_noise_backward", Rule(random="never")),
-    ("bernoulli", Rule(random="by value alone")),
     # what autograd does with it
     ("detach", Rule(becomes_grad=True)),
     ("add sub rsub mul div remainder hardtanh", Rule(keeps_strides=True)),
