@@ -207,10 +207,10 @@ class Loop:
             if slot not in by_slot:
                 by_slot[slot] = self._fetched(values, slot, original, place)
             if slot not in program.sent:
-                _use(values, original)
+                use(values, original)
         given = [by_slot[slot] for slot in program.reads]
         for slot in program.reads:
-            _use(values, slot)
+            use(values, slot)
         run = program.run
         if program.add is not None:
             keys = [(id(values.flat[name]), place) for name in program.added]
@@ -240,8 +240,12 @@ class Loop:
         for slot, value in zip(program.makes, made, strict=True):
             if values.left.get(slot):
                 values.by_slot[slot] = value
-            for copy, place in program.sends.get(slot, ()):
-                values.underway[copy] = depart(value, self._backend, place, None, program.place)
+            self._send_on(values, slot, value, program)
+
+    def _send_on(self, values: Values, slot: Slot, value: Any, program: Program) -> None:
+        """A value was made: who else reads it is sent a copy at once."""
+        for copy, place in program.sends.get(slot, ()):
+            values.underway[copy] = depart(value, self._backend, place, None, program.place)
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
@@ -297,7 +301,7 @@ class Loop:
                     states.set(states.before)
 
 
-def _use(values: Values, slot: Slot) -> None:
+def use(values: Values, slot: Slot) -> None:
     """A value was read: after the last time it goes."""
     left = values.left[slot] = values.left[slot] - 1
     if not left:
