@@ -189,7 +189,11 @@ def distribute(
     refuse_layers_with(layers, plan=plan)
     over = None
     if ranked:
-        asked = {"microbatches": microbatches, "compile": compile, "optimizer": name, "placer": placer}
+        asked = {
+            **{"microbatches": microbatches, "compile": compile, "optimizer": name, "coupled": coupled},
+            "loss": loss is not None,
+            "loss_weights": "a function" if callable(loss_weights) else loss_weights,
+        }
         refuse_in_ranks(
             {
                 "recompute": recompute,

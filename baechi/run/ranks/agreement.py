@@ -45,7 +45,9 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
         "another order of transfers",
     )
     if len(set(steps)) > 1:
-        raise RankError(f"ranks are in different steps: {steps}. Every rank has to call the model as often")
+        raise RankError(
+            f"ranks are in different steps: {steps}. Every rank has to call the model as often", on_all=True
+        )
     for number, what in enumerate(whats):
         each = [one[number] for one in said]
         differing = [rank for rank, one in enumerate(each) if one != each[0]]
@@ -54,9 +56,10 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
             first, other = next((one, two) for one, two in pairs if one != two)
             raise RankError(
                 f"rank {differing[0]} has {what}: there {other[:_SHOWN]}, and {first[:_SHOWN]} on rank 0 "
-                f"(step {steps[0]})"
+                f"(step {steps[0]})",
+                on_all=True,
             )
-    raise RankError(f"ranks differ in step {steps[0]}: {found}")
+    raise RankError(f"ranks differ in step {steps[0]}: {found}", on_all=True)
 
 
 def _sums(given: Sequence[torch.Tensor]) -> Iterator[str]:

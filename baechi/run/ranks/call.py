@@ -8,6 +8,7 @@ share      scalars go to all ranks; other outputs stay where they are           
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -33,7 +34,7 @@ from baechi.run.ranks.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns
-from baechi.torchlib.tensors.pytree import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 _OVER_RANKS = "over several ranks", "call the model again"
 _NO_LOSS = (
@@ -47,29 +48,24 @@ def call_whole_in_ranks(
 ) -> Any:
     """Call a model in one step."""
     del as_written
-    backend = _backend_of(runtime)
-    with backend.wires.guarded():
-        (bound,) = _bound(model, runtime, loss, [inputs], alike=False)
-        runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
-        with backend.step() as runtime.measure:
-            return _WholeInRanks(model, runtime, bound, inputs).run()
+    (bound,) = _bound(model, runtime, loss, [inputs], alike=False)
+    runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
+    with runtime.backend.step() as runtime.measure:
+        return _WholeInRanks(model, runtime, bound, inputs).run()
 
 
 def call_in_ranks(
     model: nn.Module, runtime: Runtime, microbatches: Microbatches, pipeline: Pipeline, batch: Batch
 ) -> Callable[[], Any] | None:
     """What runs a call in microbatches."""
-    backend = _backend_of(runtime)
-    with backend.wires.guarded():
-        if batch.parts.leaves:
-            raise CompileError(
-                "an input of the model requires a gradient, and over ranks none comes back to it: detach it"
-            )
-        parts = batch.parts
-        bounds = _bound(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
-        stays = replace(batch, home=None)
-        call = _InRanks(model, runtime, microbatches, (pipeline, stays), bounds)
-    return call.guarded
+    parts = batch.parts
+    bounds = _bound(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
+    return _InRanks(model, runtime, microbatches, (pipeline, replace(batch, home=None)), bounds).run
+
+
+def told_to_others(runtime: Runtime) -> AbstractContextManager[None]:
+    """Within this context an error on one of several ranks ends all of them."""
+    return runtime.backend.wires.guarded() if isinstance(runtime.backend, RankDevices) else nullcontext()
 
 
 def _backend_of(runtime: Runtime) -> RankDevices:
@@ -77,10 +73,19 @@ def _backend_of(runtime: Runtime) -> RankDevices:
     return runtime.backend
 
 
+def _refuse_leaves(inputs: Inputs) -> None:
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in(inputs.args, inputs.kwargs)):
+        raise CompileError(
+            "an input of the model requires a gradient, and over ranks none comes back to it: detach it"
+        )
+
+
 def _bound(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
 ) -> list[Bound]:
     """The graphs of calls, with the model's own weights among their inputs."""
+    for part in parts:
+        _refuse_leaves(part)
     stand_ins: StandIns = runtime.stand_ins
     captures = runtime.captures
     with stand_ins.standing(model):
@@ -194,11 +199,6 @@ class _InRanks(InParts):
             self._ranks, self.values, self._draws, self._schedule, self._seed_here
         )
         self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
-
-    def guarded(self) -> Any:
-        """Run what the call has to run; an error of it ends all ranks."""
-        with self._ranks.wires.guarded():
-            return self.run()
 
     def run(self) -> Any:
         """Run what the call has to run."""

@@ -202,5 +202,6 @@ def _judge(model: nn.Module, microbatches: Microbatches, ranked: Ranked) -> None
         if one != said[0]:
             raise RankError(
                 f"rank {rank} finds that losses of microbatches count {one[0]}, rank 0 that they count "
-                f"{said[0][0]}: their weights or batches differ. Seed them alike, or say loss_weights="
+                f"{said[0][0]}: their weights or batches differ. Seed them alike, or say loss_weights=",
+                on_all=True,
             )

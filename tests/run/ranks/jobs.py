@@ -1,5 +1,9 @@
 """What ranks are asked to do; the same functions run in the test's own process, alone."""
 
+import copy
+import io
+import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +17,7 @@ from baechi.torchlib.elsewhere import ElsewhereTensor
 EXACT = baechi.Stages(backend="aot_eager")
 
 
-def trained(name: str, text: str, *, steps: int = 3) -> dict[str, Any]:
+def trained(name: str, text: str, evaluates: bool = False, *, steps: int = 3) -> dict[str, Any]:
     """Train a model by a plan: losses, norms, and the weights that are here."""
     model, batch = built(name)
     pipeline = Pipeline.from_json(text)
@@ -39,10 +43,11 @@ def trained(name: str, text: str, *, steps: int = 3) -> dict[str, Any]:
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
         optimizer.step()
         losses.append(loss.item())
-    model.eval()
-    with torch.no_grad():
-        result = model(**data[0])
-    losses.append((result["loss"] if isinstance(result, dict) else result).item())
+    if evaluates:
+        model.eval()
+        with torch.no_grad():
+            result = model(**data[0])
+        losses.append((result["loss"] if isinstance(result, dict) else result).item())
     assert list(map(id, model.parameters())) == objects
     here = {key: one for key, one in model.state_dict().items() if not isinstance(one, ElsewhereTensor)}
     return {
@@ -63,3 +68,77 @@ def pipeline_of(name: str, devices: int, number: int, order: str, *, apart: bool
     )
     plan = baechi.place(graph, cluster, "random:1")
     return baechi.pipeline(plan, number, order).to_json()  # type: ignore[arg-type]
+
+
+def distributed(name: str, text: str, steps: int = 1) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """A model over ranks, and batches."""
+    model, batch = built(name)
+    data = [batch() for _ in range(steps)]
+    baechi.distribute(model, data[0], plan=Pipeline.from_json(text), loss_weights="rows", coupled="accept")
+    return model, data
+
+
+def different(what: str, text: str) -> Any:
+    """Let rank 1 be different from rank 0."""
+    model, batch = built("towers")
+    inputs = batch()
+    other = os.environ.get("RANK") == "1"
+    torch.manual_seed(5 if other and what == "seed" else 0)
+    if other and what == "weight":
+        model.head = nn.Linear(16, 12).double()
+    if other and what == "class":
+        model.left[0].norm = nn.Identity()
+    if other and what == "batch":
+        inputs["x"] = inputs["x"][:6]
+    baechi.distribute(
+        model,
+        inputs,
+        plan=Pipeline.from_json(text),
+        loss_weights="sum" if other and what == "argument" else "rows",
+    )
+    if other and what == "rows":
+        inputs = {key: one[:8] for key, one in inputs.items()}
+    if other and what == "labels":
+        inputs["y"] = (inputs["y"] + 1) % 11
+    return model(**inputs).item()
+
+
+def elsewhere(text: str) -> dict[str, str]:
+    """What a weight of another rank says, by what is asked of it."""
+    model, data = distributed("tied", text)
+    model(**data[0])["loss"].backward()
+    (weight, *_) = [one for one in model.parameters() if isinstance(one, ElsewhereTensor)]
+    logits = model(**data[0])["logits"]
+    questions: dict[str, Callable[[], Any]] = {
+        "sum": lambda: weight.sum(),
+        "item": lambda: weight.detach().reshape(-1)[0].item(),
+        "file": lambda: torch.save(model.state_dict(), io.BytesIO()),
+        "copy": lambda: copy.deepcopy(model),
+        "norm": lambda: weight.grad.norm(),
+        "own norm": lambda: torch.stack([one.grad.norm() for one in model.parameters()]),
+        "logits": lambda: logits.argmax(-1) if isinstance(logits, ElsewhereTensor) else weight.sum(),
+        "restore": lambda: baechi.restore(model),
+    }
+    found = {}
+    for name, ask in questions.items():
+        try:
+            found[name] = f"returned {ask()!r}"
+        except baechi.RankError as error:
+            found[name] = str(error)
+    return found
+
+
+def failing(text: str, rank: int) -> Any:
+    """Let one rank fail in the second step, in a hook of a weight."""
+    model, data = distributed("towers", text, 2)
+    here = torch.distributed.get_rank() == rank
+    model(**data[0]).backward()
+    if here:
+
+        def refuse(*_: Any) -> None:
+            raise ValueError("no such token")
+
+        from baechi.run.ranks.loop import RankLoop
+
+        RankLoop._keep = refuse  # type: ignore[method-assign]
+    model(**data[1]).backward()

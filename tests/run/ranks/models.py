@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 Built = tuple[nn.Module, Callable[[], dict[str, Tensor]]]
 """A model, and what makes a batch for it."""
 
-ROWS, WIDTH, WORDS, LENGTH = 8, 8, 11, 4
+ROWS, WIDTH, WORDS, LENGTH = 12, 8, 11, 4
 
 
 class Residual(nn.Module):
