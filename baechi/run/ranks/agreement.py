@@ -20,7 +20,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 _SHOWN = 200
 
 
-def agree(runtime: Runtime, schedule: Schedule, inputs: Inputs | None = None) -> None:
+def agree(runtime: Runtime, schedule: Schedule, phase: int, inputs: Inputs | None = None) -> None:
     """Raise on all ranks if they were given something else, or would send something else."""
     backend = runtime.backend
     assert isinstance(backend, RankDevices)
@@ -30,7 +30,7 @@ def agree(runtime: Runtime, schedule: Schedule, inputs: Inputs | None = None) ->
     step = runtime.ranked_steps
     looks = [f"{str(one.dtype)[6:]} of shape {tuple(one.shape)}" for one in given]
     sums = list(_sums(given)) if step & (step - 1) == 0 else []
-    mine = [step, _number(looks), _number(sums), schedule.digest()]
+    mine = [step, _number(looks), _number(sums), schedule.digests[phase]]
     found = backend.wires.gather(mine)
     if any(one != found[0] for one in found):
         _refuse(backend, found, (looks, sums, list(map(str, schedule.transfers))))

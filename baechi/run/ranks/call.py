@@ -7,7 +7,7 @@ loop       this rank's part of the order                                        
 share      scalars go to all ranks; other outputs stay where they are                outputs
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -119,17 +119,19 @@ class _WholeInRanks(Whole):
     def __init__(self, model: nn.Module, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         super().__init__(runtime, bound, inputs)
         self._ranks, self._inputs = _backend_of(runtime), inputs
-        self._schedule = _schedule(self._ranks, [self.values], model)
+        self._tasks = [
+            (0, self._compiled.cutting.position_of(task)) for task in self._compiled.cutting.units.tasks(1)
+        ]
+        self._schedules = partial(_scheduled, runtime, self._ranks, [self.values], model)
+        self._schedule = self._schedules((), [self._of(forward=True)])
         self._rank_loop = RankLoop(self._ranks, [self.values], (), self._schedule)
         self._trains = model.training and torch.is_grad_enabled()
 
     def run(self) -> Any:
         """Run forward; `backward()` of a scalar that it returns runs the backwards."""
-        cutting, loop = self._compiled.cutting, self._rank_loop
-        tasks = [(0, cutting.position_of(task)) for task in cutting.units.tasks(1)]
-        forward = self._schedule.extend([task for task in tasks if cutting.is_forward(task[1])])
-        agree(self._runtime, self._schedule, self._inputs)
-        loop.act(forward)
+        loop = self._rank_loop
+        agree(self._runtime, self._schedule, 0, self._inputs)
+        loop.act(self._schedule, 0)
         loop.write()
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
@@ -144,20 +146,21 @@ class _WholeInRanks(Whole):
             if number not in scalars and not isinstance(outputs[number], ElsewhereTensor):
                 outputs[number] = ended(outputs[number].detach().requires_grad_())
         if scalars:
-            backward = [task for task in tasks if not cutting.is_forward(task[1])]
             leaves = leaves_of([self.values])
             own = [one for one in leaves if not isinstance(one, ElsewhereTensor)]
-            go = partial(self._gone_back, scalars, leaves, backward)
+            go = partial(self._gone_back, scalars, leaves)
             handed = handed_over([outputs[number] for number in scalars], own, go, _OVER_RANKS)
             for number, value in zip(scalars, handed, strict=True):
                 outputs[number] = value
         return self._bound.result(outputs, deep=True)
 
+    def _of(self, *, forward: bool) -> list[tuple[int, int]]:
+        return [task for task in self._tasks if self._compiled.cutting.is_forward(task[1]) == forward]
+
     def _gone_back(
         self,
         numbers: Sequence[int],
         leaves: Sequence[torch.Tensor],
-        tasks: Sequence[tuple[int, int]],
         incoming: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         loop, values = self._rank_loop, self.values
@@ -169,11 +172,12 @@ class _WholeInRanks(Whole):
                     here = self._compiled.tangent_place(number) in (self._ranks.own, self._ranks.host)
                     given[number] = values.tangent(self._ranks, number, grad) if here else None
             _gone_back(values, given)
-            actions = self._schedule.extend(tasks)
-            agree(self._runtime, self._schedule)
-            loop.act(actions)
+            both = [self._of(forward=True), self._of(forward=False)]
+            schedule = self._schedules((frozenset(given),), both)
+            agree(self._runtime, schedule, 1)
+            loop.act(schedule, 1)
             found = loop.gradients(leaves)
-            _note_gradients(self._schedule, leaves)
+            _note_gradients(schedule, leaves)
         return [
             grad for leaf, grad in zip(leaves, found, strict=True) if not isinstance(leaf, ElsewhereTensor)
         ]
@@ -194,7 +198,10 @@ class _InRanks(InParts):
         self._ranks = _backend_of(runtime)
         if model.training and torch.is_grad_enabled() and not self._losses:
             raise CompileError(_NO_LOSS)
-        self._schedule = _schedule(self._ranks, self.values, model)
+        for values, number in zip(self.values, self._losses, strict=False):
+            values.backward = values.compiled.programs(frozenset([number]), forward=False)
+        kind = id(self._pipeline), tuple(self._losses)
+        self._schedule = _scheduled(runtime, self._ranks, self.values, model, kind, [self._now()])
         self._loop = self._rank_loop = RankLoop(
             self._ranks, self.values, self._draws, self._schedule, self._seed_here
         )
@@ -203,11 +210,8 @@ class _InRanks(InParts):
     def run(self) -> Any:
         """Run what the call has to run."""
         loop = self._rank_loop
-        for values, number in zip(self.values, self._losses, strict=False):
-            values.backward = values.compiled.programs(frozenset([number]), forward=False)
-        actions = self._schedule.extend(self._now())
-        agree(self._runtime, self._schedule, Inputs(*self._inputs))
-        loop.act(actions)
+        agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
+        loop.act(self._schedule, 0)
         loop.write()
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
@@ -255,8 +259,25 @@ class _InRanks(InParts):
         return [grad for leaf, grad in pairs if not isinstance(leaf, ElsewhereTensor)]
 
 
-def _schedule(backend: RankDevices, values: Sequence[Values], model: nn.Module) -> Schedule:
-    return Schedule(backend, values, frozenset(map(id, weights_of(model).values())))
+def _scheduled(
+    runtime: Runtime,
+    backend: RankDevices,
+    values: Sequence[Values],
+    model: nn.Module,
+    kind: tuple[Hashable, ...],
+    phases: Sequence[Iterable[tuple[int, int]]],
+) -> Schedule:
+    """What all ranks do in a kind of call; it is made once."""
+    weights = frozenset(map(id, weights_of(model).values()))
+    own = [tuple([id(one) for one in each.flat if id(one) in weights]) for each in values]
+    key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
+    found: Schedule | None = runtime.schedules.get(key)
+    if found is None:
+        found = runtime.schedules[key] = Schedule(backend, values, weights)
+        for phase in phases:
+            found.extend(phase)
+        found.let_go()
+    return found
 
 
 def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> None:

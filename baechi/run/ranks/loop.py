@@ -7,7 +7,7 @@ import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import RankError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values, use
 from baechi.run.programs.program import Program, Run, Slot
@@ -52,9 +52,10 @@ class RankLoop(Loop):
                 state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
                 self._states[number] = state
 
-    def act(self, actions: Sequence[Action]) -> None:
-        """Do this rank's part."""
-        self.run(self._tasks(of_rank(actions, self._backend.wires.rank)))
+    def act(self, schedule: Schedule, phase: int) -> None:
+        """Do this rank's part of a phase."""
+        self._schedule = schedule
+        self.run(self._tasks(schedule.phases[phase]))
         self._backend.wires.wait_for_sends()
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
