@@ -83,6 +83,8 @@ class Runtime:
         """Whether each device belongs to a process of its own (`run.ranks`)."""
         self.stand_ins = StandIns()
         """Over ranks, what stands in for weights of others while the model's code is captured."""
+        self.look_in_ranks: Any = None
+        """Over ranks, looks at a batch (`run.ranks.looks`)."""
         self.schedules: dict[Hashable, Any] = {}
         """Over ranks, what all of them do in each kind of call."""
         self.ranked_steps = 0

@@ -44,7 +44,11 @@ _NO_LOSS = (
 
 
 def call_whole_in_ranks(
-    model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
+    model: nn.Module,
+    runtime: Runtime,
+    loss: Loss | None,
+    as_written: Callable[[], Any] | None,
+    inputs: Inputs,
 ) -> Any:
     """Call a model in one step."""
     del as_written

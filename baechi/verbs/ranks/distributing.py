@@ -137,7 +137,8 @@ def seated(plan: Plan | Pipeline, cluster: Cluster) -> Plan | Pipeline:
                 if HOST not in (one, two) and {one, two} <= there.keys()
             }
             kept = tuple([replace(one, name=there[one.name]) for one in devices])
-            target = replace(inside.cluster, devices=kept, links=links, emulated=False)
+            idle = cluster.devices[len(kept) :]
+            target = replace(inside.cluster, devices=kept + idle, links=links, emulated=False)
         else:
             there, target = seats(inside, cluster), cluster
         inside = renamed(inside, target, there)
