@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from run.ranks.models import built
+from run.ranks.models import Masked, Towers, built, words
 from torch import nn
 
 import baechi
@@ -57,6 +57,69 @@ def trained(name: str, text: str, evaluates: bool = False, *, steps: int = 3) ->
         "states": len(optimizer.state),
         "drawn": torch.rand(1).item(),
     }
+
+
+def looped(text: str, what: str) -> dict[str, Any]:
+    """Train a model in a loop that is otherwise than usual."""
+    torch.manual_seed(0)
+    model = Masked().double()
+    data = [{"x": words(), "y": words()} for _ in range(3)]
+    data[0]["y"].clamp_(min=1)  # that zeros do not count is seen in the second batch
+    if what == "frozen":
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(name.startswith("head"))
+    if what == "fewer rows":
+        data[1] = {key: one[:6] for key, one in data[1].items()}
+    groups = [{"params": [one]} for one in model.parameters()]
+    optimizer = torch.optim.SGD(groups, 0.1, momentum=0.9, foreach=what == "foreach")
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    baechi.distribute(model, data[0], plan=Pipeline.from_json(text), optimizer=optimizer, compile=EXACT)
+    seen = []
+    for number, inputs in enumerate(data):
+        if what != "accumulated" or number != 1:
+            optimizer.zero_grad(set_to_none=what != "zeros")
+        with torch.autocast("cpu", torch.bfloat16, enabled=what == "autocast"):
+            loss = model(**inputs)
+        (loss * 0.5).backward()
+        seen.append(loss.item())
+        if what != "accumulated" or number:
+            backwards = list(model.parameters())[::-1]
+            seen.append(nn.utils.clip_grad_norm_(backwards, 0.3, norm_type=3).item())
+            optimizer.step()
+            schedule.step()
+    grads = {name: one.grad is not None for name, one in model.named_parameters()}
+    here = {key: one for key, one in model.state_dict().items() if not isinstance(one, ElsewhereTensor)}
+    return {"seen": seen, "grads": grads, "weights": {key: one.detach().clone() for key, one in here.items()}}
+
+
+def loaded(path: str, text: str) -> dict[str, Any]:
+    """Train a model that has no values before it is loaded."""
+    _, batch = built("towers")
+    with torch.device("meta"):
+        model = Towers().double()
+    torch.manual_seed(0)
+    data, optimizer = batch(), torch.optim.SGD(model.parameters(), 0.1)
+    baechi.distribute(
+        model, data, plan=Pipeline.from_json(text), loss_weights="rows", optimizer=optimizer, compile=EXACT
+    )
+    baechi.load(model, path)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(**data)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    here = [one for one in model.parameters() if not isinstance(one, ElsewhereTensor)]
+    return {"losses": losses, "bytes": sum(one.untyped_storage().nbytes() for one in here)}
+
+
+def placed_at_random(model: nn.Module, batch: dict[str, Any], devices: int, number: int, order: str) -> str:
+    """A plan whose layers lie at random."""
+    cluster = baechi.Cluster.virtual(devices, memory="1GiB")
+    graph = baechi.profile(model, batch, cluster=cluster, source="estimate", microbatches=number)
+    plan = baechi.place(graph, cluster, "random:1")
+    return baechi.pipeline(plan, number, order).to_json()  # type: ignore[arg-type]
 
 
 def pipeline_of(name: str, devices: int, number: int, order: str, *, apart: bool = False) -> str:

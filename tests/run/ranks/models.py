@@ -122,6 +122,24 @@ class Experts(nn.Module):
         return cross_entropy(self.head((found * weights.unsqueeze(-2)).sum(-1)).mean(1), y)
 
 
+class Masked(nn.Module):
+    """Recurrent layers, a mask that several layers read, and labels that do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.rows = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.blocks = nn.ModuleList([Residual() for _ in range(2)])
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.register_buffer("mask", torch.ones(LENGTH, LENGTH).tril().bool())
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        hidden = self.rows(self.table(x))[0]
+        for block in self.blocks:
+            near = (hidden @ hidden.transpose(1, 2)).masked_fill(~self.mask, -1e9).softmax(-1)
+            hidden = block(near @ hidden)
+        return cross_entropy(self.head(hidden).flatten(0, 1), y.flatten(), ignore_index=0)
+
+
 def words() -> Tensor:
     return torch.randint(WORDS, (ROWS, LENGTH))
 
