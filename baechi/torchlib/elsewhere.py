@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from baechi.errors import RankError
-from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.modules import (
     buffer_table,
     flat_lists,
@@ -22,7 +21,7 @@ from baechi.torchlib.private.modules import (
     parameter_table,
     set_flat_lists,
 )
-from baechi.torchlib.private.tensors import make_wrapper
+from baechi.torchlib.private.tensors import make_wrapper, no_function_override
 from baechi.torchlib.tensors.swap_memory import exchange_kind
 
 _ATEN = torch.ops.aten
@@ -93,10 +92,7 @@ class ElsewhereTensor(torch.Tensor):
         del force
         self.refuse("numpy")
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with without_subclass_function():
-            return func(*args, **(kwargs or {}))
+    __torch_function__ = no_function_override
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -126,7 +126,7 @@ class _WholeInRanks(Whole):
         self._tasks = [
             (0, self._compiled.cutting.position_of(task)) for task in self._compiled.cutting.units.tasks(1)
         ]
-        self._schedules = partial(_scheduled, runtime, self._ranks, [self.values], model)
+        self._schedules = partial(_scheduled, (runtime, model), [bound], [self.values])
         self._schedule = self._schedules((), [self._of(forward=True)])
         self._rank_loop = RankLoop(self._ranks, [self.values], (), self._schedule)
         self._trains = model.training and torch.is_grad_enabled()
@@ -205,7 +205,7 @@ class _InRanks(InParts):
         for values, number in zip(self.values, self._losses, strict=False):
             values.backward = values.compiled.programs(frozenset([number]), forward=False)
         kind = id(self._pipeline), tuple(self._losses)
-        self._schedule = _scheduled(runtime, self._ranks, self.values, model, kind, [self._now()])
+        self._schedule = _scheduled((runtime, model), bounds, self.values, kind, [self._now()])
         self._loop = self._rank_loop = RankLoop(
             self._ranks, self.values, self._draws, self._schedule, self._seed_here
         )
@@ -264,20 +264,23 @@ class _InRanks(InParts):
 
 
 def _scheduled(
-    runtime: Runtime,
-    backend: RankDevices,
+    of: tuple[Runtime, nn.Module],
+    bounds: Sequence[Bound],
     values: Sequence[Values],
-    model: nn.Module,
     kind: tuple[Hashable, ...],
     phases: Sequence[Iterable[tuple[int, int]]],
 ) -> Schedule:
     """What all ranks do in a kind of call; it is made once."""
-    weights = frozenset(map(id, weights_of(model).values()))
-    own = [tuple([id(one) for one in each.flat if id(one) in weights]) for each in values]
+    runtime, model = of
+    own = [
+        tuple([id(one) for one, is_given in zip(each.flat, each.captured.given, strict=True) if not is_given])
+        for each in bounds
+    ]
     key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
     found: Schedule | None = runtime.schedules.get(key)
     if found is None:
-        found = runtime.schedules[key] = Schedule(backend, values, weights)
+        weights = frozenset(map(id, weights_of(model).values()))
+        found = runtime.schedules[key] = Schedule(_backend_of(runtime), values, weights)
         for phase in phases:
             found.extend(phase)
         found.let_go()

@@ -45,6 +45,9 @@ class RankLoop(Loop):
         self._underway: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
+        for one in values:  # what has no values here is not looked at
+            for slot in [slot for slot, value in one.by_slot.items() if isinstance(value, ElsewhereTensor)]:
+                del one.by_slot[slot]
         self._numbers = {id(one): number for number, one in enumerate(values)}
         if backend.wires.rank == 0:
             for number in range(len(values)):
