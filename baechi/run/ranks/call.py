@@ -93,13 +93,19 @@ def _bound(
     stand_ins: StandIns = runtime.stand_ins
     captures = runtime.captures
     with stand_ins.standing(model):
-        bounds = captures.bind(model, runtime, loss, parts, alike=alike)
-        if bounds is None:
-            why = captures.why.get(kind_of_call(model, parts[0]), captures.last_told)
-            raise CompileError(f"over ranks a model runs as programs, and this call does not: {why}")
-        compiler = captures.compiler(runtime)
-        for bound in bounds:
-            bound.captured.compiled(runtime, bound.flat, compiler)
+        try:
+            bounds = captures.bind(model, runtime, loss, parts, alike=alike)
+            if bounds is None:
+                raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
+            compiler = captures.compiler(runtime)
+            for bound in bounds:
+                bound.captured.compiled(runtime, bound.flat, compiler)
+        except CompileError as error:
+            why = str(error).partition(". Change that line, or")[0]
+            raise CompileError(
+                f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
+                "one process"
+            ) from error
     return [
         Bound(
             bound.captured,

@@ -3,12 +3,13 @@
 import copy
 import io
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from run.ranks.models import Masked, Towers, built, words
-from torch import nn
+from torch import Tensor, nn
 
 import baechi
 from baechi.records.pipeline import Pipeline
@@ -205,3 +206,76 @@ def failing(text: str, rank: int) -> Any:
 
         RankLoop._keep = refuse  # type: ignore[method-assign]
     model(**data[1]).backward()
+
+
+def sleeping(text: str, sleep_s: float) -> Any:
+    """Let rank 1 come late to the second step."""
+    model, data = distributed("towers", text, 2)
+    model(**data[0]).backward()
+    if torch.distributed.get_rank() == 1:
+        time.sleep(sleep_s)
+    model(**data[1]).backward()
+
+
+def after_an_error(text: str) -> Any:
+    """Call the model again after a step that failed on rank 1."""
+    try:
+        failing(text, 1)
+    except (ValueError, baechi.RankError):
+        pass
+    model, batch = built("towers")
+    baechi.distribute(model, batch(), plan=Pipeline.from_json(text), loss_weights="rows")
+
+
+class Deciding(nn.Module):
+    """A model that decides by values, which no program can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if hidden.sum() > 0:
+            hidden = -hidden
+        return self.second(hidden).square().mean()
+
+
+def refused(what: str) -> Any:
+    """Ask for what does not go over ranks."""
+    torch.manual_seed(0)
+    model, x = Deciding(), torch.randn(4, 4)
+    places = {"first": 0, "second": 1}
+    if what == "values":
+        baechi.distribute(model, x, device_map=places)
+        return model(x)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if what == "no loss":
+        baechi.distribute(plain, x, device_map={"0": 0, "1": 1}, microbatches=2)
+        return plain(x)
+    if what == "input gradient":
+        baechi.distribute(plain, x, device_map={"0": 0, "1": 1})
+        return plain(x.requires_grad_())
+    arguments: dict[str, dict[str, Any]] = {
+        "auto": {"microbatches": "auto"},
+        "recompute": {"recompute": ["0"]},
+        "regions": {"compile": "regions"},
+        "outputs": {"outputs": "device"},
+    }
+    return baechi.distribute(plain, x, **arguments[what])
+
+
+def unsplit_and_whole(text: str) -> list[float]:
+    """A step in microbatches, one whole, and one in evaluation, of one model."""
+    model, batch = built("drops")
+    data = batch()
+    baechi.distribute(model, data, plan=Pipeline.from_json(text), compile=EXACT)
+    torch.manual_seed(3)
+    losses = [model(**data).item()]
+    with baechi.unsplit(model):
+        loss = model(**data)
+        loss.backward()
+        losses.append(loss.item())
+    norms = nn.utils.get_total_norm([one.grad for one in model.parameters()])
+    losses += [norms.item(), model.eval()(**data).item()]
+    return [*losses, torch.rand(1).item()]

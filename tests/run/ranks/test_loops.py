@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random
+from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random, unsplit_and_whole
 from run.ranks.models import Masked, built, words
 from run.ranks.processes import Ranks
 from safetensors.torch import save_file
@@ -44,3 +44,11 @@ def test_only_the_own_part_is_loaded(two: Ranks, tmp_path: Path) -> None:
         assert one["losses"] == alone["losses"]
         assert 0 < one["bytes"] < whole
     assert sum(one["bytes"] for one in found) == whole
+
+
+def test_one_model_split_and_whole(two: Ranks) -> None:
+    """Calls in microbatches, whole and in evaluation follow each other, and draw what one process draws."""
+    text = pipeline_of("drops", 2, 2, "gpipe")
+    two.begin(unsplit_and_whole, text)
+    alone = unsplit_and_whole(text)
+    assert two.answers() == [alone, alone]
