@@ -64,7 +64,7 @@ def test_a_rank_that_hangs_ends_the_others(towers: str) -> None:
     assert "ended by rank 0" in str(second)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_after_an_error_processes_start_again(towers: str) -> None:
     with ranks(2) as both:
         for error in both(after_an_error, towers):
@@ -109,7 +109,7 @@ def test_what_does_not_go_over_ranks(two: Ranks, what: str) -> None:
         assert str(error).startswith(REFUSED[what])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", REFUSED_IN_A_STEP)
 def test_what_does_not_run_over_ranks(what: str) -> None:
     with ranks(2) as both:

@@ -44,7 +44,12 @@ def test_two_ranks_in_any_order(two: Ranks, number: int, name: str) -> None:
     assert_as_alone(two, name, pipeline_of(name, 2, 3, ORDERS[number % 4], apart=number % 3 == 2))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("number", "name"), list(enumerate(MADE)))
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        pytest.param(number, name, marks=pytest.mark.full if number < 5 else pytest.mark.nightly)
+        for number, name in enumerate(MADE)
+    ],
+)
 def test_four_ranks_in_any_order(four: Ranks, number: int, name: str) -> None:
     assert_as_alone(four, name, pipeline_of(name, 4, 4, ORDERS[(number + 1) % 4], apart=number % 3 == 1))
