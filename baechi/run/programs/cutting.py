@@ -17,11 +17,13 @@ from baechi.run.programs.joint import Backward, Joint
 from baechi.run.programs.names import RUN
 from baechi.run.programs.views import is_view
 from baechi.torchlib.operators.facts import draws
-from baechi.torchlib.private.operators import schema_of
+from baechi.torchlib.private.operators import UNSAFE_VIEW, schema_of
 
 _GETITEM = "getitem"
 
-_AS_IT_LIES: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+_AS_IT_LIES: dict[Any, Any] = dict.fromkeys(
+    (torch.ops.aten.view.default, UNSAFE_VIEW), torch.ops.aten.reshape.default
+)
 """Shapes are inferred, and strides may be others than a kernel gives: what is a view by these may be none."""
 
 
@@ -236,6 +238,8 @@ class Cutting:
                     reads.append(one)
 
         totals = {node: graph.placeholder(f"total_{number}") for number, node in enumerate(added)}
+        for node, total in totals.items():
+            total.meta = {"val": node.meta.get("val")}
 
         def made(node: fx.Node) -> fx.Node:
             found = backward.of(node)

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.backend import AbstractBackend
+from baechi.backend import AbstractBackend, unwatched
 from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
+from baechi.run.programs.code import code_of
 from baechi.run.programs.cutting import Cutting, Segment, constants_of
 from baechi.run.programs.joint import Backward, Joint, joined
-from baechi.torchlib.private.graphs import boxed, inductor, inductor_decompositions
+from baechi.torchlib.private.graphs import inductor, inductor_decompositions
 
 Slot = int
 """A value of a microbatch at a place: its own, or a copy."""
@@ -255,4 +256,5 @@ class Compiled:
             device = self._device_at(self.cutting.device_of(segment.position))
             backward = not self.cutting.is_forward(segment.position)
             return inductor(segment.module, examples, device, backward=backward)
-        return boxed(segment.adding(added) if added else segment.module)
+        with unwatched():
+            return code_of(segment.adding(added) if added else segment.module, f"program {segment.position}")

@@ -1,8 +1,8 @@
 """Views in a joint graph: those that show what they are given are left out; others can be made anew.
 
-    t(t(w))                w
-    reshape(x, x.shape)    x              a fifth of the operators of a transformer
-    detach(x)              x
+t(t(w))                w
+reshape(x, x.shape)    x              a fifth of the operators of a transformer
+detach(x)              x
 """
 
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from baechi.torchlib.private.operators import UNSAFE_VIEW
+
 _aten = torch.ops.aten
 
 _ALWAYS = frozenset({_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default})
 
-_RESHAPES = frozenset(
-    {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.slice.Tensor}
-)
+_RESHAPES = frozenset({_aten.view.default, UNSAFE_VIEW, _aten.expand.default, _aten.slice.Tensor})
 """They show what they are given where its shape stays."""
 
 _SWAPS = frozenset({_aten.t.default, _aten.transpose.int})

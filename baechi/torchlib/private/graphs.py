@@ -175,14 +175,6 @@ def is_own_output(info: Any) -> bool:
     return info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
-def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """A graph as a function of a list of inputs, which it empties: each is let go of after its last use."""
-    module.graph.set_codegen(_of("torch.fx.graph._BoxedCodeGen")())
-    module.recompile()
-    found: Callable[[list[Any]], Any] = module.forward
-    return found
-
-
 def inductor_decompositions() -> dict[Any, Any]:
     """By operator, what inductor wants it to be made of."""
     with _as_the_code_draws():
