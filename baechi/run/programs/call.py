@@ -26,7 +26,7 @@ from baechi.run.pipeline.batch.splitting import joined_gradient
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
-from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
+from baechi.run.pipeline.returned import Batch, Returned, no_root
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Compiled
@@ -74,7 +74,7 @@ class _Whole:
         forward = [task for task in tasks if cutting.is_forward(task[1])]
         backward = [task for task in tasks if not cutting.is_forward(task[1])]
         self._loop.run(forward)
-        self._loop.write()
+        self._loop.write(waits=True)
         self._runtime.counts["programs"] = self._loop.count
         outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
         wait_for_all_sends(self._backend)
@@ -192,7 +192,7 @@ class _InParts:
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
         backend.spend("microbatch", backend.host, len(self._values))
         self._loop.run(self._tasks_now())
-        self._loop.write()
+        self._loop.write(waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
         for states in self._draws:
@@ -247,7 +247,7 @@ class _InParts:
                     place = values.compiled.tangent_place(number)
                     self._roots[id(value)] = _Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
-                    value = ended(value.detach().requires_grad_())
+                    value = value.detach().requires_grad_()  # the joined one says that it has no gradient
             outputs.append(value)
         return bound.result(outputs, deep=False)
 
