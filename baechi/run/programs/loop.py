@@ -268,14 +268,15 @@ class Loop:
         if slot in values.underway:
             return arrive(*values.underway.pop(slot))
         value = values.by_slot[original]
-        if not isinstance(value, torch.Tensor) or self._backend.place_of(value) == place:
-            return value
-        if id(value) not in self._shared:
-            return transfer(value, self._backend, place)
         key = id(value), place
-        if key not in self._copies:
-            self._copies[key] = transfer(value, self._backend, place)
-        return self._copies[key]
+        if key in self._copies:
+            return self._copies[key]
+        found = value
+        if isinstance(value, torch.Tensor) and self._backend.place_of(value) != place:
+            found = transfer(value, self._backend, place)
+        if id(value) in self._shared:
+            self._copies[key] = found
+        return found
 
     def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
         """A new value of an input: the microbatches after this one read it."""
