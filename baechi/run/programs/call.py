@@ -58,8 +58,8 @@ def call_whole(
 class _Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
-        compiler = runtime.captures.compiler(runtime)
-        self._compiled = bound.captured.compiled(runtime, bound.flat, compiler)
+        self._compiler = runtime.captures.compiler(runtime)
+        self._compiled = bound.captured.compiled(runtime, bound.flat, self._compiler)
         given = frozenset(self._compiled.tangents)
         self._values = Values(self._compiled, bound.flat, given)
         self._loop = Loop(self._backend, [self._values])
@@ -108,6 +108,7 @@ class _Whole:
         self._values.go_back(given)
         self._loop.run(tasks)
         wait_for_all_sends(self._backend)
+        self._bound.captured.tell(self._compiler)
         return self._loop.gradients(leaves)
 
 
@@ -166,7 +167,7 @@ class _InParts:
         self._runtime, self._backend = runtime, runtime.backend
         self._microbatches, self._bounds = microbatches, bounds
         self._pipeline, self._batch = asked
-        compiler = runtime.captures.compiler(runtime)
+        self._compiler = compiler = runtime.captures.compiler(runtime)
         graphs = [bound.captured.compiled(runtime, bound.flat, compiler) for bound in bounds]
         goes_back = torch.is_grad_enabled() and model.training
         losses = [self._loss_of(bound, one) for bound, one in zip(bounds, graphs, strict=True)]
@@ -195,6 +196,8 @@ class _InParts:
         self._loop.write(waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
+        for bound in self._bounds:
+            bound.captured.tell(self._compiler)
         for states in self._draws:
             if states.have_drawn:
                 states.move()
@@ -271,6 +274,8 @@ class _InParts:
                 values.go_back(given)
             self._loop.run(self._later)
             wait_for_all_sends(self._backend)
+            for bound in self._bounds:
+                bound.captured.tell(self._compiler)
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Those of weights, then of inputs."""

@@ -7,6 +7,7 @@ call ─▶ guards ─▶ known: the graph's inputs, and the result with tokens 
 import copy
 import logging
 import threading
+import time
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -18,6 +19,7 @@ from torch import fx, nn
 
 from baechi.backend import unwatched
 from baechi.errors import CompileError
+from baechi.progress import say
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
@@ -42,6 +44,7 @@ from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_cou
 from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.units import format_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +73,21 @@ class Captured:
         given: whether each of its inputs comes from what the call was given.
         changes: whether a call changes constants that later calls may read: then each asks the guards.
         tokens: for each of its outputs, what stands for it in the result.
+        spent_s: how long it took to make it.
     """
 
     module: fx.GraphModule
     given: tuple[bool, ...]
     changes: bool
     tokens: list[torch.Tensor]
+    spent_s: float = 0.0
+    _told: int = 0
     _stages: dict[str, Compiled] = field(default_factory=dict)
 
     def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
         """The graph, ready to be made programs of."""
         if compiler not in self._stages:
-            units = units_of(runtime.plan)
+            units, begun_s = units_of(runtime.plan), time.perf_counter()
             try:
                 with unwatched(), devices_ignored():
                     made = Compiled(self.module, flat, units, runtime.backend, compiler)
@@ -93,7 +99,17 @@ class Captured:
                     f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
                 ) from error
             self._stages[compiler] = made
+            self.spent_s += time.perf_counter() - begun_s
         return self._stages[compiler]
+
+    def tell(self, compiler: str) -> None:
+        """Say how long it took to compile programs, if more are compiled than was said."""
+        stages = self._stages[compiler]
+        if stages.made > self._told:
+            self._told, seconds = stages.made, self.spent_s + stages.spent_s
+            line = f"compiled {stages.made} programs in {format_seconds(seconds)} ({compiler})"
+            logger.info(line)
+            say(lambda: line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +241,7 @@ class Captures:
             self._compiled = compiled_whole(
                 _fresh(_entry), lambda *given: self._capture(model, runtime, *given)
             )
-        self._bound = []
+        self._bound, begun_s = [], time.perf_counter()
         with (
             unwatched(),
             compiler_back(),
@@ -246,6 +262,7 @@ class Captures:
         if len(self._bound) != 1:  # it computes nothing
             return None
         ((captured, flat),) = self._bound
+        captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
         return Bound(captured, flat, template)
 
     def _capture(

@@ -7,7 +7,7 @@ def program(values):
     return (mm,)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import isfinite
 from operator import getitem
 from typing import Any
@@ -25,16 +25,23 @@ class _Code:
 
     Args:
         module: the segment.
+        function_of: what a line calls; None for the operator itself.
+
+    Attributes:
+        text: the code.
+        others: by name, what is not written in it.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        self._module = module
+    def __init__(
+        self, module: fx.GraphModule, function_of: Callable[[fx.Node], Callable[..., Any]] | None = None
+    ) -> None:
+        self._module, self._function_of = module, function_of
         self._names: dict[fx.Node, str] = {}
-        self._globals: dict[str, Any] = {}
-        self._global_of: dict[int, str] = {}
+        self._name_of: dict[Hashable, str] = {}
+        self.others: dict[str, Any] = {}
+        self.text = self._written()
 
-    def function(self, name: str) -> Callable[[list[Any]], Sequence[Any]]:
-        """The segment as a function of a list of values, which it empties."""
+    def _written(self) -> str:
         nodes = list(self._module.graph.nodes)
         last: dict[fx.Node, fx.Node] = {one: node for node in nodes for one in node.all_input_nodes}
         given = [node for node in nodes if node.op == "placeholder"]
@@ -53,16 +60,14 @@ class _Code:
             unread = [self._names[node]] if node not in last and node.op != "output" else []
             if node.op != "output" and (ended or unread) and node.op != "get_attr":
                 lines += [f"    del {', '.join([*ended, *unread])}"]
-        exec(compile("\n".join(lines), f"<{name}>", "exec"), self._globals)
-        found: Callable[[list[Any]], Sequence[Any]] = self._globals["program"]
-        return found
+        return "\n".join(lines)
 
     def _expression(self, node: fx.Node) -> str:
         if node.op == "get_attr":
-            return self._global(self._module.get_submodule(str(node.target)))
+            return self._other(self._module.get_submodule(str(node.target)))
         if node.target is getitem:
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
-        function = self._global(_function_of(node))
+        function = self._other(node.target if self._function_of is None else self._function_of(node))
         given = [*map(self._text, node.args)]
         given += [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
         return f"{function}({', '.join(given)})"
@@ -78,11 +83,12 @@ class _Code:
         if isinstance(value, dict):
             return f"{{{', '.join([f'{key!r}: {self._text(one)}' for key, one in value.items()])}}}"
         is_literal = type(value) in _LITERALS or (type(value) is float and isfinite(value))
-        return repr(value) if is_literal else self._global(value)
+        return repr(value) if is_literal else self._other(value)
 
-    def _global(self, value: Any) -> str:
-        name = self._global_of.setdefault(id(value), f"g{len(self._global_of)}")
-        self._globals[name] = value
+    def _other(self, value: Any) -> str:
+        key = (type(value), value) if isinstance(value, Hashable) else id(value)
+        name = self._name_of.setdefault(key, f"g{len(self._name_of)}")
+        self.others[name] = value
         return name
 
 
@@ -93,7 +99,18 @@ def code_of(module: fx.GraphModule, name: str) -> Callable[[list[Any]], Sequence
         module: the segment; its nodes say what their values look like.
         name: where errors say that they come from.
     """
-    return _Code(module).function(name)
+    code = _Code(module, _function_of)
+    made = dict(code.others)
+    exec(compile(code.text, f"<{name}>", "exec"), made)
+    found: Callable[[list[Any]], Sequence[Any]] = made["program"]
+    return found
+
+
+def text_of(module: fx.GraphModule) -> Hashable:
+    """What segments that compute the same of their inputs have in common."""
+    code = _Code(module)
+    others = [one if isinstance(one, Hashable) else object() for one in code.others.values()]
+    return code.text, tuple(others)
 
 
 def _function_of(node: fx.Node) -> Callable[..., Any]:

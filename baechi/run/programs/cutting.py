@@ -115,7 +115,7 @@ class Cutting:
                     else:
                         read.add(one)
             if anew:
-                found[position] = [node for node in self._nodes if node in anew] + nodes
+                found[position] = self._where_read(nodes, anew, backward)
         return {
             position: self._segment(position, found[position], read, backward)
             for position in sorted(found)
@@ -197,6 +197,19 @@ class Cutting:
                 found.add(node)
                 waiting += self._inputs(node, backward)
         return found
+
+    def _where_read(self, nodes: Sequence[fx.Node], anew: set[fx.Node], backward: Backward) -> list[fx.Node]:
+        """Nodes, with views that are made anew right before what reads them first."""
+        found: dict[fx.Node, None] = {}
+        for node in nodes:
+            waiting = [node]
+            while waiting:
+                before = [one for one in self._inputs(waiting[-1], backward) if one in anew - found.keys()]
+                if before:
+                    waiting += before
+                else:
+                    found[waiting.pop()] = None
+        return list(found)
 
     def _is_shown_at(self, node: fx.Node, position: int, backward: Backward) -> bool:
         """Whether a node shows what lies at the device of a position: it is made anew there."""

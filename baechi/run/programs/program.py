@@ -1,8 +1,9 @@
 """A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import fx
 from baechi.backend import AbstractBackend, unwatched
 from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
+from baechi.run.programs.blocks import compiled_by_blocks
 from baechi.run.programs.code import code_of
 from baechi.run.programs.cutting import Cutting, Segment, constants_of
 from baechi.run.programs.joint import Backward, Joint, joined
@@ -90,6 +92,10 @@ class Compiled:
         units: the plan's runs and stages.
         backend: the devices.
         compiler: `"inductor"` or `"aot_eager"`.
+
+    Attributes:
+        made: how many programs were compiled; each is when it is first called.
+        spent_s: how long that took.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class Compiled:
         self.tangents = {number: self._slot(node) for number, node in self.joint.tangents.items()}
         self.constants = {self._slot(node): value for node, value in constants_of(self.joint).items()}
         self._held = {slot for slot in self.inputs if slot is not None} | self.constants.keys()
+        self.made, self.spent_s = 0, 0.0
         self._made: dict[tuple[frozenset[int], bool], Programs] = {}
         self._check()
 
@@ -255,7 +262,9 @@ class Compiled:
         def run(values: list[Any]) -> Sequence[Any]:
             nonlocal function
             if function is None:
+                begun_s = time.perf_counter()
                 function = self._function(segment, added)
+                self.spent_s, self.made = self.spent_s + time.perf_counter() - begun_s, self.made + 1
             found: Sequence[Any] = function(values)
             return found
 
@@ -263,10 +272,11 @@ class Compiled:
 
     def _function(self, segment: Segment, added: Sequence[fx.Node]) -> Callable[..., Any]:
         if self._compiler == "inductor":
-            examples = [node.meta["val"] for node in segment.reads]
             device = self._device_at(self.cutting.device_of(segment.position))
             backward = not self.cutting.is_forward(segment.position)
-            sure = [number for number, node in enumerate(segment.reads) if self._is_guarded(node)]
-            return inductor(segment.module, examples, device, backward=backward, sure=sure)
+            compile = partial(inductor, device=device, backward=backward)
+            sure = list(map(self._is_guarded, segment.reads))
+            key, name = (device, backward), f"program {segment.position}"
+            return compiled_by_blocks(segment.module, sure, compile, key, name)
         with unwatched():
             return code_of(segment.adding(added) if added else segment.module, f"program {segment.position}")

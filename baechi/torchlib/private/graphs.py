@@ -3,7 +3,7 @@
 Each name is looked up when a model is captured: the compiler takes seconds to import.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -189,24 +189,19 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
 
 
 def inductor(
-    module: fx.GraphModule,
-    examples: Sequence[torch.Tensor],
-    device: torch.device,
-    *,
-    backward: bool,
-    sure: Collection[int] = (),
+    module: fx.GraphModule, sure: Sequence[bool], *, device: torch.device, backward: bool
 ) -> Callable[[list[Any]], Any]:
     """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties.
 
     Args:
-        module: the graph.
-        examples: what its inputs look like.
-        device: theirs.
+        module: the graph; its inputs say what their values look like.
+        sure: of each input, whether its strides are sure to be those.
+        device: where it runs.
         backward: whether it is one of backward.
-        sure: the numbers of inputs whose strides are known to be those of the examples.
     """
     compile_inner, mode = _of("torch._inductor.compile_fx.compile_fx_inner"), FakeTensorMode()
     propagate = _of("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
+    examples = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     looks = [(one.shape, one.stride(), one.dtype) for one in examples]
     with mode:
         fakes = [torch.empty_strided(*look[:2], dtype=look[2], device=device) for look in looks]
@@ -217,7 +212,7 @@ def inductor(
     with _as_the_code_draws():
         made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
 
-    unsure = [(number, *looks[number][:2]) for number in range(len(looks)) if number not in sure]
+    unsure = [(number, *look[:2]) for number, look in enumerate(looks) if not sure[number]]
 
     def run(values: list[Any]) -> Any:
         for number, shape, stride in unsure:

@@ -297,3 +297,12 @@ def test_arguments() -> None:
         baechi.Stages(backend="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):
         baechi.Stages(limit=0)
+
+
+def test_it_is_said_how_long_compiling_took(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = pair(number=2)
+    with caplog.at_level(logging.INFO, "baechi"):
+        for _ in range(2):
+            trained(model, X, Y)
+    said = [record.message for record in caplog.records if "programs in" in record.message]
+    assert len(said) == 1 and "aot_eager" in said[0]
