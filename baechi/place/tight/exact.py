@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import Evaluated, Rehearsal, evaluate
+from baechi.place.evaluation import Evaluated, Rehearsal, evaluate
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import least_bytes, least_peaks
 
@@ -68,7 +68,11 @@ def _placements(problem: Problem) -> Iterator[tuple[float, tuple[int, ...]]]:
 
 def _alike(problem: Problem) -> list[list[int]]:
     """By device, the devices that are interchangeable with it."""
-    if problem.cluster.links or any(pin != ANYWHERE for pin in problem.pins):
+    if (
+        problem.cluster.links
+        or len(problem.cluster.hosts) > 1
+        or any(pin != ANYWHERE for pin in problem.pins)
+    ):
         return [[] for _ in problem.devices]
     kinds = [(d.kind, d.speed, d.memory_bytes) for d in problem.cluster.devices]
     return [

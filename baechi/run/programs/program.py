@@ -14,8 +14,8 @@ from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
 from baechi.run.programs.blocks import compiled_by_blocks
 from baechi.run.programs.code import code_of
-from baechi.run.programs.cutting import Cutting, Segment, constants_of
 from baechi.run.programs.joint import Backward, Joint, joined
+from baechi.run.programs.segments import Cutting, Segment, constants_of
 from baechi.torchlib.private.graphs import inductor, inductor_decompositions
 
 Slot = int

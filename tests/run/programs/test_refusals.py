@@ -1,0 +1,60 @@
+"""What cannot be captured: `"stages"` raises with the line; `"auto"` runs the code, and says so once."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from run.pipeline.by_loop import assert_same_gradients
+from run.programs.test_calls import AUTO, Net, X, Y, pair, programs, trained
+from torch import Tensor
+
+import baechi
+
+
+class Counts(Net):
+    """Code that counts its calls."""
+
+    calls = 0
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        self.calls += 1
+        return super().forward(x, y)
+
+
+class Branches(Net):
+    """Code that decides by a value."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        if self.a(x).sum() > 1e9:
+            return None
+        return super().forward(x, y)
+
+
+class Told(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Counts, "calls of a Counts"), (Branches, "branching")])
+def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
+    """It raises in training with the line; with `"auto"` the code runs, which is said once."""
+    model, _ = pair(kind)
+    with pytest.raises(baechi.CompileError, match=why) as raised:
+        trained(model, X, Y)
+    assert "test_refusals.py:" in str(raised.value)
+    model, plain = pair(kind, how=AUTO)
+    told = Told()
+    logging.getLogger("baechi").addHandler(told)
+    for _ in range(2):
+        assert torch.equal(trained(model, X, Y), trained(plain, X, Y))
+    logging.getLogger("baechi").removeHandler(told)
+    assert_same_gradients(model, plain)
+    assert sum(why in one for one in told.said) == 1
+    assert not programs(model)
