@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends
 from baechi.backend.transfer import transfer
 from baechi.errors import CompileError
@@ -74,7 +75,7 @@ class _Whole:
         forward = [task for task in tasks if cutting.is_forward(task[1])]
         backward = [task for task in tasks if not cutting.is_forward(task[1])]
         self._loop.run(forward)
-        self._loop.write(waits=True)
+        _write(self._loop, self._bound, self._values, self._backend, waits=True)
         self._runtime.counts["programs"] = self._loop.count
         outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
         wait_for_all_sends(self._backend)
@@ -193,7 +194,7 @@ class _InParts:
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
         backend.spend("microbatch", backend.host, len(self._values))
         self._loop.run(self._tasks_now())
-        self._loop.write(waits=not self._losses)
+        _write(self._loop, self._bounds[-1], self._values[-1], backend, waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
         for bound in self._bounds:
@@ -284,6 +285,16 @@ class _InParts:
             part.grad = grad
         ofinputs = [joined_gradient(self._backend, *leaf) for leaf in self._batch.parts.leaves]
         return [*found[: len(self._weights)], *ofinputs]
+
+
+def _write(loop: Loop, bound: Bound, values: Values, backend: AbstractBackend, *, waits: bool) -> None:
+    """Forward is over: buffers get their new values, or new tensors take their places."""
+    loop.write([one.before for one in bound.assigned], waits=waits)
+    for one in bound.assigned:
+        value, home = values.output(one.output), backend.place_of(one.before)
+        if backend.place_of(value) != home:
+            value = transfer(value, backend, home)
+        one.table[one.name] = value
 
 
 def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -157,14 +157,17 @@ class Loop:
                             note_microbatch(error, microbatch)
                         raise
 
-    def write(self, *, waits: bool) -> None:
+    def write(self, assigned: Collection[torch.Tensor], *, waits: bool) -> None:
         """Forward is over: inputs that were written (buffers) get their new values.
 
         Args:
+            assigned: buffers that others take the places of, so that they stay as they are.
             waits: whether backward is put off: then what it reads may not be written until then.
         """
         with torch.no_grad():
             for tensor, value in self._written.values():
+                if any(tensor is one for one in assigned):
+                    continue
                 for values in self._values:
                     slot = values.slot_of.get(id(tensor))
                     if slot is not None and values.by_slot.get(slot) is tensor:

@@ -92,6 +92,7 @@ class Compiled:
         units: the plan's runs and stages.
         backend: the devices.
         compiler: `"inductor"` or `"aot_eager"`.
+        assigned: by input that is a buffer which is assigned anew, the output that it becomes.
 
     Attributes:
         made: how many programs were compiled; each is when it is first called.
@@ -105,10 +106,12 @@ class Compiled:
         units: Units,
         backend: AbstractBackend,
         compiler: str,
+        *,
+        assigned: Mapping[int, int],
     ) -> None:
         self._backend, self._compiler = backend, compiler
         decompositions = inductor_decompositions() if compiler == "inductor" else {}
-        self.joint: Joint = joined(captured, examples, decompositions)
+        self.joint: Joint = joined(captured, examples, decompositions, assigned)
         self.cutting = Cutting(self.joint, units, self._device_at)
         self._slots: dict[tuple[fx.Node, str | None], Slot] = {}
         self.inputs = [None if node is None else self._slot(node) for node in self.joint.inputs]

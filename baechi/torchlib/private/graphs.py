@@ -20,6 +20,8 @@ from baechi.torchlib.private.patches import COMMON_DEVICE
 _PURPOSE = "capture models as graphs"
 _ABSENT: Any = object()
 
+_IN_PLACE = frozenset({f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")})
+
 
 @cache
 def _of(path: str, otherwise: Any = None) -> Any:
@@ -33,11 +35,13 @@ class Writes(NamedTuple):
         refused: a write that cannot be done again at each call: of something that is no constant, or a number
             that is another one each time. Empty if there is none.
         change: whether others change something: they set constants.
+        buffers: whether buffers are assigned anew.
         stack: where what is refused is written.
     """
 
     refused: str
     change: bool
+    buffers: bool = False
     stack: Sequence[FrameSummary] = ()
 
 
@@ -79,12 +83,15 @@ def too_many() -> type[BaseException]:
 def writes_seen() -> Writes:
     """In a backend: what the captured code writes to objects that were there before the call."""
     translator = _of("torch._dynamo.symbolic_convert.InstructionTranslator").current_tx()
-    effects, change = translator.output.side_effects, False
+    effects, change, buffers = translator.output.side_effects, False, False
     old = tuple(
         _of(f"torch._dynamo.variables.base.{kind}MutationExisting") for kind in ("Attribute", "Value")
     )
     for one in effects._get_modified_vars():
         if not isinstance(one.mutation_type, old) or one.source is None:
+            continue
+        if _sets_buffers(one):
+            buffers = True
             continue
         owner, written = getattr(one, "value", None), effects.store_attr_mutations.get(one, {})
         sets = owner is not None and bool(written)
@@ -99,8 +106,35 @@ def writes_seen() -> Writes:
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
             what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
-            return Writes(what, change, stacks[0])
-    return Writes("", change)
+            return Writes(what, change, stack=stacks[0])
+    return Writes("", change, buffers)
+
+
+def _sets_buffers(one: Any) -> bool:
+    """Whether what is written is a module's table of buffers, where tensors that the graph makes are put."""
+    if type(one).__name__ != "ConstDictVariable" or not str(one.source.name).endswith(
+        ("._buffers", "['_buffers']")
+    ):
+        return False
+
+    tables = one.original_items, one.items
+    before, after = (
+        {getattr(key, "vt", key).as_python_constant(): value for key, value in table.items()}
+        for table in tables
+    )
+    if before.keys() != after.keys():
+        return False
+    for name, value in after.items():
+        if value is not before[name] and (type(value).__name__ != "TensorVariable" or value.source):
+            return False
+    return True
+
+
+def writes_in_place(target: Any) -> bool:
+    """Whether an operation of a captured graph writes its first argument, and is that."""
+    if isinstance(target, str):
+        return target.endswith("_") and not target.endswith("__")
+    return getattr(target, "__module__", "") == "_operator" and target.__name__ in _IN_PLACE
 
 
 def source_of(place: fx.Node) -> str:
