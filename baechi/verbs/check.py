@@ -33,7 +33,7 @@ class Ran:
 
     Args:
         name: `"one device"`, `"reordering off"` or `"reordering on"`; with `compile=` `"as written"`,
-            `"programs"` (on an emulated cluster those of torch's own kernels) and `"inductor"` (not emulated).
+            `"programs"` (on an emulated cluster torch's own kernels) and `"inductor"` (not emulated).
         timeline: what was measured; None where nothing is.
         launched: by device, its layers in the order in which they launched.
         forced: what had to launch before its turn, with the reason and the line of code.

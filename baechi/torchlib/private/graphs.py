@@ -112,9 +112,10 @@ def writes_seen() -> Writes:
 
 def _sets_buffers(one: Any) -> bool:
     """Whether what is written is a module's table of buffers, where tensors that the graph makes are put."""
-    if type(one).__name__ != "ConstDictVariable" or not str(one.source.name).endswith(
-        ("._buffers", "['_buffers']")
-    ):
+    source = str(one.source.name).rstrip("']")
+    if source.endswith("_non_persistent_buffers_set"):  # a buffer that is assigned is taken out, and put in
+        return set(one.items) == set(one.original_items)
+    if type(one).__name__ != "ConstDictVariable" or not source.endswith("_buffers"):
         return False
 
     tables = one.original_items, one.items

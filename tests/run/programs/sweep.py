@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests:. python -m run.programs.sweep [names]
 
-Each runs three AdamW steps in one microbatch, in four and in eight, each time with another order and number of
-devices, in double precision. Losses, gradients, weights and buffers are those of the loop.
+Each runs three AdamW steps in one microbatch, in four and in eight, each time with another order and number
+of devices, in double precision. Losses, gradients, weights and buffers are those of the loop.
 """
 
 import copy
@@ -34,8 +34,8 @@ class Outcome:
     """What came of a run.
 
     Args:
-        kind: `"programs"`; `"as written"`: no programs ran, and numbers are right; `"refused"`; `"neither"`: it
-            does not run without programs either; `"wrong"`.
+        kind: `"programs"`; `"as written"`: no programs ran, and numbers are right; `"refused"`; `"wrong"`;
+            `"neither"`: it does not run without programs either.
         why: a reason, or what differs.
     """
 
@@ -125,8 +125,8 @@ def rows(names: Sequence[str]) -> Iterator[str]:
             found = outcome(architecture, microbatches, how)
             torch.compiler.reset()
             where, taken_s = f"{how['order']} on {how['devices']}", time.process_time() - begun_s
-            line = f"{number:3} {architecture.name:24} m={microbatches} {found.kind:10} {taken_s:5.1f} s  {where}"
-            yield f"{line}  {' '.join(found.why.split())[:300]}"
+            line = f"{number:3} {architecture.name:24} m={microbatches} {found.kind:10} {taken_s:5.1f} s"
+            yield f"{line}  {where}  {' '.join(found.why.split())[:300]}"
 
 
 if __name__ == "__main__":

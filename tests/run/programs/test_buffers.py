@@ -29,7 +29,7 @@ class Counts(nn.Module):
         super().__init__()
         self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.2)
         for name in ("count", "total", "last"):
-            self.register_buffer(name, torch.zeros(()))
+            self.register_buffer(name, torch.zeros(()), persistent=name != "last")
         self.register_buffer("mean", torch.zeros(6))
 
     def forward(self, x: Tensor) -> Tensor:
