@@ -32,8 +32,8 @@ class Writes(NamedTuple):
     """What captured code writes to objects that were there before the call.
 
     Args:
-        refused: a write that cannot be done again at each call: of something that is no constant, or a number
-            that is another one each time. Empty if there is none.
+        refused: a write that cannot be done again at each call: of something that is no constant, or of a
+            number that is made of the one before. Empty if there is none.
         change: whether others change something: they set constants.
         buffers: whether buffers are assigned anew.
         stack: where what is refused is written.
@@ -101,13 +101,21 @@ def writes_seen() -> Writes:
                 break
             new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
             differs = type(new) is not type(before) or new != before
-            sets = sets and not (differs and type(new) in (int, float, complex))
+            counts = differs and type(new) in (int, float, complex)
+            sets = sets and not (counts and _is_read(translator, str(one.source.name), name))
             change = change or differs
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
             what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
             return Writes(what, change, stack=stacks[0])
     return Writes("", change, buffers)
+
+
+def _is_read(translator: Any, owner: str, name: str) -> bool:
+    """Whether the code reads an attribute before it writes it: then there is a guard."""
+    ends = f".{name}", f"['{name}']", f'["{name}"]'
+    names = [str(guard.name) for guard in translator.output.guards]
+    return any(one.startswith(owner) and one.endswith(ends) for one in names)
 
 
 def _sets_buffers(one: Any) -> bool:

@@ -163,6 +163,25 @@ def test_hooks(caplog: pytest.LogCaptureFixture) -> None:
     assert_as(model, plain, X, Y)
 
 
+class Notes(Net):
+    """Code that notes a number of the call, and does not read what was there."""
+
+    rows = 0
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        self.rows = len(x)
+        return super().forward(x, y) * self.rows
+
+
+@pytest.mark.full
+def test_a_number_is_noted_at_each_call() -> None:
+    """It is a constant of the graph; a counter is not (`refused.py`)."""
+    model, plain = pair(Notes, drops=False)
+    for rows in (8, 6, 8):
+        assert_as(model, plain, X[:rows], Y[:rows])
+        assert model.rows == plain.rows == rows
+
+
 class Once(Net):
     """Code whose first microbatch is another one."""
 
