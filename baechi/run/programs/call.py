@@ -218,7 +218,7 @@ class _InParts:
 
     def _tasks_now(self) -> Iterator[tuple[int, int]]:
         """The tasks of the call, each after those that it needs; backwards without a loss wait."""
-        for is_forward, microbatch, position in in_order(self._pipeline.order, self._values):
+        for is_forward, microbatch, position in self._order():
             if is_forward:
                 yield microbatch, position
             elif not self._losses:
@@ -227,6 +227,16 @@ class _InParts:
                 if self._values[microbatch].backward is None:
                     self._seed(microbatch)
                 yield microbatch, position
+
+    def _order(self) -> list[tuple[bool, int, int]]:
+        """The tasks in order; it is found once for each kind of call."""
+        if any(one.compiled.joint.written for one in self._values):  # it depends on which buffers are one
+            return list(in_order(self._pipeline.order, self._values))
+        orders: dict[Any, list[tuple[bool, int, int]]] = self._runtime.captures.orders
+        key = self._pipeline.order, *[one.kind for one in self._values]
+        if key not in orders:
+            orders[key] = list(in_order(self._pipeline.order, self._values))
+        return orders[key]
 
     def _seed(self, microbatch: int) -> None:
         """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""

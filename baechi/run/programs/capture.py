@@ -196,11 +196,13 @@ class Captures:
 
     Attributes:
         why: why some kinds of calls run as the code is written, by kind.
+        orders: the order of a step's programs, by what it depends on.
     """
 
     def __init__(self, options: Stages) -> None:
         self.options = options
         self.why: dict[Hashable, str] = {}
+        self.orders: dict[Hashable, list[tuple[bool, int, int]]] = {}
         self._compiled: Callable[..., Any] | None = None
         self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
         self._alone = threading.RLock()

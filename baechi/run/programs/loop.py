@@ -30,6 +30,7 @@ class Values:
 
     Attributes:
         ids: the `id` of each input.
+        kind: what values that run the same programs have in common.
         outputs: by number, what programs made of the model's outputs.
         backward: the programs of backward, when it is known which outputs got gradients.
     """
@@ -37,6 +38,7 @@ class Values:
     def __init__(self, compiled: Compiled, flat: Sequence[Any], given: frozenset[int]) -> None:
         self.compiled, self.flat, self._given = compiled, flat, given
         self.ids = tuple(map(id, flat))
+        self.kind = compiled, given
         self.by_slot: dict[Slot, torch.Tensor] = dict(compiled.constants)
         self.slot_of: dict[int, Slot] = {}
         for slot, value in zip(compiled.inputs, flat, strict=True):
@@ -232,7 +234,7 @@ class Loop:
         for slot, original in program.copies:
             if slot not in by_slot:
                 by_slot[slot] = self._fetched(values, slot, original, place)
-            if slot not in program.sent:
+            if original in values.left and slot not in program.sent:
                 values.use((original,))
         given = [by_slot[slot] for slot in program.reads]
         values.use(program.counted)
@@ -268,12 +270,13 @@ class Loop:
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
+        value = values.by_slot.get(original)
+        key = id(value), place
+        found: Any = self._copies.get(key)
+        if found is not None:
+            return found
         if slot in values.underway:
             return arrive(*values.underway.pop(slot))
-        value = values.by_slot[original]
-        key = id(value), place
-        if key in self._copies:
-            return self._copies[key]
         found = value
         if isinstance(value, torch.Tensor) and self._backend.place_of(value) != place:
             found = transfer(value, self._backend, place)

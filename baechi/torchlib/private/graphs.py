@@ -102,7 +102,7 @@ def writes_seen() -> Writes:
             new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
             differs = type(new) is not type(before) or new != before
             counts = differs and type(new) in (int, float, complex)
-            sets = sets and not (counts and _is_read(translator, str(one.source.name), name))
+            sets = sets and not (counts and _is_read(translator, name))
             change = change or differs
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
@@ -111,11 +111,10 @@ def writes_seen() -> Writes:
     return Writes("", change, buffers)
 
 
-def _is_read(translator: Any, owner: str, name: str) -> bool:
-    """Whether the code reads an attribute before it writes it: then there is a guard."""
+def _is_read(translator: Any, name: str) -> bool:
+    """Whether the code reads an attribute of a name, of an object or its class: then there is a guard."""
     ends = f".{name}", f"['{name}']", f'["{name}"]'
-    names = [str(guard.name) for guard in translator.output.guards]
-    return any(one.startswith(owner) and one.endswith(ends) for one in names)
+    return any(str(guard.name).endswith(ends) for guard in translator.output.guards)
 
 
 def _sets_buffers(one: Any) -> bool:
