@@ -2,7 +2,7 @@
 
 In:    arguments of a command.
 Out:   what the library returns, as text or files; exit codes.
-Start: this file, then `planning`.
+Start: this file, then `plan_commands`.
 """
 
 import json

@@ -12,6 +12,7 @@ from baechi.cli.graph_input import timed
 from baechi.cli.targets import graph_of, shipped
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.records.pipeline import Pipeline
+from baechi.records.replicas import Replicas
 
 FILE = """
 import torch
@@ -69,6 +70,24 @@ def test_place_a_target(script: str) -> None:
     done = run("place", script, "--cluster", "2xL4", "--placer", "single", "--json")
     assert done.exit_code == 0, done.output
     assert len(Plan.from_json(done.stdout).device_of) == 3
+
+
+def test_replicas(script: str, tmp_path: Path) -> None:
+    """Several replicas of a pipeline: how many, why, and a file; a graph alone does not do."""
+    file = tmp_path / "replicas.json"
+    asked = ("place", script, "--cluster", "2x(2xL4)", "--microbatches", "2", "--replicas", "auto")
+    done = run(*asked, "-o", str(file))
+    assert done.exit_code == 0 and "4 replicas of 1 device each" in done.output, done.output
+    assert len(Replicas.load(file).groups) == 4
+    assert run(*asked[:-1], "2", "--json").output.startswith("{")
+    for wrong, why in (
+        (asked[:4] + asked[6:], "--microbatches 8"),
+        ((*asked, "--placer", "m-etf"), "without --placer"),
+        ((*asked[:-1], "many"), "--replicas many: it is a whole number"),
+        ((*asked[:-1], "3"), "divide into 1, 2, 4 equal groups"),
+    ):
+        done = run(*wrong)
+        assert done.exit_code != 0 and why in done.output, done.output
 
 
 def test_place_what_is_shipped() -> None:

@@ -23,7 +23,7 @@ from baechi.records.pipeline import Pipeline, Task
 from baechi.run.pipeline.batch.join import loss_in, loss_name
 from baechi.run.pipeline.batch.partition import joined_gradient
 from baechi.run.pipeline.batch.results import Root, share_at
-from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
+from baechi.run.pipeline.call_result import Batch, Returned, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
@@ -74,7 +74,7 @@ class Whole:
         forward = [task for task in tasks if cutting.is_forward(task[1])]
         backward = [task for task in tasks if not cutting.is_forward(task[1])]
         self._loop.run(forward)
-        self._loop.write()
+        self._loop.write(waits=True)
         self._runtime.counts["programs"] = self._loop.count
         outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
         wait_for_all_sends(self._backend)
@@ -197,7 +197,7 @@ class InParts:
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
         backend.spend("microbatch", backend.host, len(self._values))
         self._loop.run(self._tasks_now())
-        self._loop.write()
+        self._loop.write(waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
         for states in self._draws:
@@ -257,7 +257,7 @@ class InParts:
                     place = values.compiled.tangent_place(number)
                     self._roots[id(value)] = Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
-                    value = ended(value.detach().requires_grad_())
+                    value = value.detach().requires_grad_()  # the joined one says that it has no gradient
             outputs.append(value)
         return bound.result(outputs, deep=False)
 

@@ -27,6 +27,7 @@ from baechi.run.reorder.schedule import has_hooks_inside
 from baechi.run.runtime import Runtime
 from baechi.run.user_line import line_in
 from baechi.torchlib.dynamo import compiler_back
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.modules.intercept import forwards_set_aside, original_forward
 from baechi.torchlib.private.graphs import (
     capturing,
@@ -285,7 +286,7 @@ def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
 
 def _who_sees(model: nn.Module) -> str:
     """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
-    if has_hooks_inside(model) or any(map(_hooks_backward, model.modules())):
+    if has_hooks_inside(model) or any(map(_hooks_backward, modules_in(model))):
         return "with hooks on modules inside of it, which see the values of each step"
     if current_transform() is not None or forward_ad_level() >= 0:
         return "inside of a transform of torch.func, or with dual numbers"
@@ -309,8 +310,9 @@ def _refuse_plan(runtime: Runtime) -> None:
 
 def _refuse_draws(model: nn.Module) -> None:
     """Raise if programs would draw other numbers than the code."""
-    for name, module in model.named_modules():
+    for module in modules_in(model):
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
+            name = next(name for name, one in model.named_modules() if one is module)
             raise CompileError(
                 f"{name} is a {type(module).__name__} with dropout between its layers, whose draws torch's "
                 "compiler makes in another order: use one for each layer, and nn.Dropout between"

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from baechi.errors import CompileError
+from baechi.run.programs.views import leave_out_views
 from baechi.torchlib.private.graphs import devices_ignored, is_own_output, joint_graph, role_of
 
 _ADD = torch.ops.aten.add.Tensor
@@ -126,6 +127,7 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
                 nodes[role.index] = node
             else:
                 tangents[made[role.index]] = node
+    leave_out_views(module.graph)
     (end,) = [node for node in module.graph.nodes if node.op == "output"]
     outputs: list[Any] = list(returned)
     written: dict[int, fx.Node] = {}

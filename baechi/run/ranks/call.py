@@ -125,7 +125,7 @@ class _WholeInRanks(Whole):
         forward = self._schedule.extend([task for task in tasks if cutting.is_forward(task[1])])
         agree(self._runtime, self._schedule, self._inputs)
         loop.act(forward)
-        loop.write()
+        loop.write(waits=True)
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
@@ -208,7 +208,7 @@ class _InRanks(InParts):
         actions = self._schedule.extend(self._now())
         agree(self._runtime, self._schedule, Inputs(*self._inputs))
         loop.act(actions)
-        loop.write()
+        loop.write(waits=not self._losses)
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
             if self._schedule.draws:

@@ -3,7 +3,7 @@
 Each name is looked up when a model is captured: the compiler takes seconds to import.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -175,14 +175,6 @@ def is_own_output(info: Any) -> bool:
     return info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
-def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """A graph as a function of a list of inputs, which it empties: each is let go of after its last use."""
-    module.graph.set_codegen(_of("torch.fx.graph._BoxedCodeGen")())
-    module.recompile()
-    found: Callable[[list[Any]], Any] = module.forward
-    return found
-
-
 def inductor_decompositions() -> dict[Any, Any]:
     """By operator, what inductor wants it to be made of."""
     with _as_the_code_draws():
@@ -197,9 +189,22 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
 
 
 def inductor(
-    module: fx.GraphModule, examples: Sequence[torch.Tensor], device: torch.device, *, backward: bool
+    module: fx.GraphModule,
+    examples: Sequence[torch.Tensor],
+    device: torch.device,
+    *,
+    backward: bool,
+    sure: Collection[int] = (),
 ) -> Callable[[list[Any]], Any]:
-    """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties."""
+    """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties.
+
+    Args:
+        module: the graph.
+        examples: what its inputs look like.
+        device: theirs.
+        backward: whether it is one of backward.
+        sure: the numbers of inputs whose strides are known to be those of the examples.
+    """
     compile_inner, mode = _of("torch._inductor.compile_fx.compile_fx_inner"), FakeTensorMode()
     propagate = _of("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
     looks = [(one.shape, one.stride(), one.dtype) for one in examples]
@@ -212,10 +217,12 @@ def inductor(
     with _as_the_code_draws():
         made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
 
+    unsure = [(number, *looks[number][:2]) for number in range(len(looks)) if number not in sure]
+
     def run(values: list[Any]) -> Any:
-        for number, (shape, stride, _) in enumerate(looks):
-            if values[number].stride() != stride:  # shapes are inferred: a kernel's strides may be others
-                value = values[number]
+        for number, shape, stride in unsure:
+            value = values[number]
+            if value.stride() != stride:  # shapes are inferred: a kernel's strides may be others
                 same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
                 values[number] = same.copy_(value)
         return made(values)
