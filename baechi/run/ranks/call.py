@@ -88,6 +88,12 @@ def _bound(
         if bounds is None:
             why = captures.why.get(kind_of_call(model, parts[0]), captures.last_told)
             raise CompileError(f"over ranks a model runs as programs, and this call does not: {why}")
+        assigned = [one.name for bound in bounds for one in bound.assigned]
+        if assigned:
+            raise CompileError(
+                f"the code assigns the buffer {assigned[0]!r} anew, and over ranks it has to stay one tensor: write "
+                "it in place, as in self.count.add_(1)"
+            )
         compiler = captures.compiler(runtime)
         for bound in bounds:
             bound.captured.compiled(runtime, bound.flat, compiler)
@@ -125,7 +131,7 @@ class _WholeInRanks(Whole):
         forward = self._schedule.extend([task for task in tasks if cutting.is_forward(task[1])])
         agree(self._runtime, self._schedule, self._inputs)
         loop.act(forward)
-        loop.write(waits=True)
+        loop.write((), waits=True)
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
@@ -208,7 +214,7 @@ class _InRanks(InParts):
         actions = self._schedule.extend(self._now())
         agree(self._runtime, self._schedule, Inputs(*self._inputs))
         loop.act(actions)
-        loop.write(waits=not self._losses)
+        loop.write((), waits=not self._losses)
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
             if self._schedule.draws:
