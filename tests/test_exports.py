@@ -16,7 +16,8 @@ PUBLIC = {
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline",
     "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
-    "CompileError", "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError",
+    "CompileError", "DryRunError", "FatalError", "PlacementError", "PlanError", "RankError",
+    "RecordError",
     "RecoverableError", "StreamRaceError", "ShardedTensorError", "UnsplittableCall",
 }  # fmt: skip
 

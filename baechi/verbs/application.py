@@ -41,7 +41,7 @@ def applied(plan: Plan, cluster: Cluster | None = None) -> Plan:
     pairs = _matched(plan.cluster, needed_bytes, target)
     if target is None or pairs is None or not runs_here(target):
         raise _refusal("the plan needs", plan.cluster, needed_bytes, target)
-    return _renamed(plan, target, {planned.name: there.name for planned, there in pairs})
+    return renamed(plan, target, {planned.name: there.name for planned, there in pairs})
 
 
 def located(cluster: Cluster) -> Cluster:
@@ -95,7 +95,17 @@ def _matched(cluster: Cluster, needed_bytes: Mapping[str, int], target: Cluster 
     return None
 
 
-def _renamed(plan: Plan, target: Cluster, there: Mapping[str, str]) -> Plan:
+def seats(plan: Plan, target: Cluster) -> dict[str, str]:
+    """By device that a plan uses, the one of its kind in a cluster of other processes."""
+    needed_bytes = {name: _needed_bytes(plan, name, target) for name in plan.devices_used}
+    pairs = _matched(plan.cluster, needed_bytes, target)
+    if pairs is None:
+        raise _refusal("the plan needs", plan.cluster, needed_bytes, target)
+    return {planned.name: there.name for planned, there in pairs}
+
+
+def renamed(plan: Plan, target: Cluster, there: Mapping[str, str]) -> Plan:
+    """A plan whose devices have other names."""
     graph = plan.graph
     if graph.says("pin"):
         pins = {node: there[costs.pin] for node, costs in graph.placed_costs() if costs.pin is not None}

@@ -1,9 +1,11 @@
 """The commands from a model to a plan, as somebody types them."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from baechi import __version__
@@ -244,3 +246,15 @@ def test_what_runs_again(tmp_path: Path) -> None:
     )
     assert made.plan.recompute == ("1",)
     assert "names 'nothing'" in run("place", *common, "--recompute", "nothing").output
+
+
+def test_env() -> None:
+    """Versions as installed, what of torch is replaced, the variables that matter, and devices or why not."""
+    found = json.loads(run("env", "--json").output)
+    assert found["versions"]["baechi"] == __version__
+    assert found["versions"]["torch"].startswith(torch.__version__)
+    assert found["versions"]["networkx"] == version("networkx")
+    assert "Function.apply" in found["torch's names"]["replaced while baechi runs"]
+    done = CliRunner().invoke(app, ["env"], env={"BAECHI_REORDER": "0", "SECRET": "word"})
+    assert "BAECHI_REORDER: 0" in done.output and "SECRET" not in done.output
+    assert "accelerators: no accelerator" in done.output or "cuda:0" in done.output

@@ -60,9 +60,25 @@ def verdict_of(
 ) -> Verdict:
     """What the losses of the microbatches count, and how their outputs are joined."""
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
+    if runtime.over_ranks:  # it was judged before the weights went to their ranks
+        unused = Looker(model, partial(_whole, model, runtime, microbatches.loss), None)
+        return microbatches.judge.known(Case(unused, inputs, parts, microbatches.split))
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
+    return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
+
+
+def judge_before(model: nn.Module, microbatches: Microbatches, inputs: Inputs) -> Verdict | None:
+    """Judge a batch while the model is not distributed yet; None if its weights have no values."""
+    if not _has_values(model, inputs):
+        return None
+    looker = Looker(
+        model, lambda given: with_loss(model, microbatches.loss, *given.args, **given.kwargs), None
+    )
+    rows = rows_of(model, inputs, microbatches.split)
+    number = microbatches.pipeline_for(model, rows).microbatches
+    parts = parted(model, inputs, number, microbatches.split)
     return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
 
 

@@ -46,7 +46,7 @@ def call_whole(
         return as_written()
     backend = runtime.backend
     try:
-        whole = _Whole(runtime, bounds[0], inputs)
+        whole = Whole(runtime, bounds[0], inputs)
     except CompileError as error:
         runtime.captures.refuse(kind_of_call(model, inputs), error)
         return as_written()
@@ -56,7 +56,7 @@ def call_whole(
         return whole.run()
 
 
-class _Whole:
+class Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
         self._compiler = runtime.captures.compiler(runtime)
@@ -87,6 +87,11 @@ class _Whole:
             for number, value in zip(numbers, handed, strict=True):
                 outputs[number] = value
         return self._bound.result(outputs, deep=True)
+
+    @property
+    def values(self) -> Values:
+        """The values of its programs."""
+        return self._values
 
     def _output(self, number: int) -> torch.Tensor:
         value: torch.Tensor = self._values.output(number)
@@ -122,14 +127,14 @@ def call_in_parts(
     if bounds is None:
         return None
     try:
-        return _InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
+        return InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
     except CompileError as error:
         runtime.captures.refuse(kind_of_call(model, parts.parts[0]), error)
         return None
 
 
 @dataclass(eq=False)
-class _Incoming:
+class Incoming:
     """Where the gradients of a microbatch's output come in.
 
     Args:
@@ -146,7 +151,7 @@ class _Incoming:
     incoming: list[tuple[torch.Tensor, None]] = field(default_factory=list)
 
 
-class _InParts:
+class InParts:
     """One call in microbatches.
 
     Args:
@@ -184,7 +189,7 @@ class _InParts:
         inputs = [whole for whole, _, _ in self._batch.parts.leaves]
         self._weights = leaves_of(self._values, set(map(id, batch_parts)))
         self._leaves = [*self._weights, *inputs]
-        self._roots: dict[int, _Incoming] = {}
+        self._roots: dict[int, Incoming] = {}
         self._later: list[tuple[int, int]] = []
 
     def run(self) -> Any:
@@ -208,6 +213,11 @@ class _InParts:
             root = no_root if self._losses else self._root
         made = Returned(backend, self._batch, lambda: self._leaves, self._gradients, self._drain)
         return made.result(results, root, seeded=bool(self._losses))
+
+    @property
+    def values(self) -> Sequence[Values]:
+        """By microbatch, the values of its programs."""
+        return self._values
 
     def _loss_of(self, bound: Bound, compiled: Compiled) -> int | None:
         """Which output is the loss, if it has a gradient."""
@@ -259,13 +269,13 @@ class _InParts:
                 if not self._losses:
                     value = value.detach().requires_grad_()
                     place = values.compiled.tangent_place(number)
-                    self._roots[id(value)] = _Incoming(microbatch, number, value, place)
+                    self._roots[id(value)] = Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
                     value = value.detach().requires_grad_()  # the joined one says that it has no gradient
             outputs.append(value)
         return bound.result(outputs, deep=False)
 
-    def _root(self, microbatch: int, tensor: torch.Tensor) -> _Incoming | None:
+    def _root(self, microbatch: int, tensor: torch.Tensor) -> Incoming | None:
         return self._roots.get(id(tensor))
 
     def _drain(self) -> None:

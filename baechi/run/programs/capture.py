@@ -197,6 +197,7 @@ class Captures:
     Attributes:
         why: why some kinds of calls run as the code is written, by kind.
         orders: the order of a step's programs, by what it depends on.
+        last_told: why the last one does.
     """
 
     def __init__(self, options: Stages) -> None:
@@ -207,6 +208,7 @@ class Captures:
         self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
         self._alone = threading.RLock()
         self._told: set[str] = set()
+        self.last_told = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Captures, (self.options,)
@@ -253,6 +255,7 @@ class Captures:
 
     def tell(self, why: str) -> None:
         """Say once that calls run as the code is written."""
+        self.last_told = why
         if why not in self._told:
             self._told.add(why)
             logger.warning("not compiled, so it runs as its code is written: %s", why)

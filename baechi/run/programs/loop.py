@@ -265,8 +265,13 @@ class Loop:
         for slot, value in zip(program.makes, made, strict=True):
             if slot in left:
                 by_slot[slot] = value
-            for copy, place in sends[slot] if slot in sends else ():
-                values.underway[copy] = depart(value, self._backend, place, None, program.place)
+            if slot in sends:
+                self._send_on(values, slot, value, program)
+
+    def _send_on(self, values: Values, slot: Slot, value: Any, program: Program) -> None:
+        """A value was made: who else reads it is sent a copy at once."""
+        for copy, place in program.sends[slot]:
+            values.underway[copy] = depart(value, self._backend, place, None, program.place)
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""

@@ -128,9 +128,17 @@ class Compiled:
         assert isinstance(node, fx.Node)
         return self._home(node) or self._backend.host
 
+    def place_of(self, node: fx.Node) -> str | None:
+        """Where a node's value is made; None if no program makes it."""
+        return self._home(node)
+
     def slot_of(self, node: fx.Node) -> Slot:
         """The slot of a value where it is made."""
         return self._slot(node)
+
+    def node_of(self, slot: Slot) -> fx.Node:
+        """The node whose value a slot has."""
+        return next(node for (node, _), one in self._slots.items() if one == slot)
 
     @cached_property
     def is_random(self) -> bool:
