@@ -424,9 +424,10 @@ class _TooMany(Exception):
 
 
 def _loggers() -> frozenset[Any]:
-    """What logs in a model's code: it is left out of its graph. Some libraries add methods to loggers."""
+    """What logs or warns in a model's code: it is left out of its graph. Some libraries add such methods."""
     table = vars(logging.Logger)
-    return frozenset([table[name] for name in table if name.startswith(_LOGS) and callable(table[name])])
+    logs = [table[name] for name in table if name.startswith(_LOGS) and callable(table[name])]
+    return frozenset([*logs, warnings.warn])
 
 
 def _token(value: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import logging
+import warnings
 from typing import Any
 
 import pytest
@@ -180,6 +181,21 @@ def test_a_number_is_noted_at_each_call() -> None:
     for rows in (8, 6, 8):
         assert_as(model, plain, X[:rows], Y[:rows])
         assert model.rows == plain.rows == rows
+
+
+class Warns(Net):
+    """Code that warns at each call."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        warnings.warn("it is so", stacklevel=2)
+        return super().forward(x, y)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:it is so")
+def test_warnings_are_left_out() -> None:
+    model, plain = pair(Warns, drops=False)
+    assert_as(model, plain, X, Y)
 
 
 class Once(Net):
