@@ -20,10 +20,10 @@ from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
-from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.join import loss_in
+from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
-from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Values

@@ -11,7 +11,7 @@ from torch import nn
 
 from baechi.errors import RankError
 from baechi.run.pipeline.batch.evidence import Figures
-from baechi.run.pipeline.batch.joining import leaves
+from baechi.run.pipeline.batch.join import leaves
 from baechi.run.pipeline.batch.judge import Case
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.ranks.call import call_whole_in_ranks

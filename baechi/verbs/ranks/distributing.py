@@ -28,11 +28,11 @@ from baechi.records.plan import Plan
 from baechi.records.stages import Stages
 from baechi.report.summary import summary
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.walking import judge_before
+from baechi.run.pipeline.walk import judge_before
 from baechi.torchlib.host_memory import free_host_bytes
-from baechi.verbs.applying import renamed, seats
-from baechi.verbs.pipeline.asked import Splitting
-from baechi.verbs.pipeline.microbatching import tell_norms
+from baechi.verbs.application import renamed, seats
+from baechi.verbs.pipeline.microbatches import tell_norms
+from baechi.verbs.pipeline.request import Splitting
 from baechi.verbs.ranks.fingerprint import check_alike, fingerprint
 
 logger = logging.getLogger(__name__)
