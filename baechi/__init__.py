@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
+    from baechi.dispatch.batch_size import BatchTuning, tune_batch_size
     from baechi.dispatch.chunks import Rows
-    from baechi.dispatch.dispatched import Dispatched
+    from baechi.dispatch.dispatched_model import Dispatched
     from baechi.dispatch.schedulers import HybridScheduler, RankScheduler, RoundRobin, SimpleScheduler
     from baechi.dispatch.tiles import HaloTiles
-    from baechi.dispatch.tuning import BatchTuning, tune_batch_size
     from baechi.dispatch.verb import dispatch
     from baechi.errors import (
         AggregateError,
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
-    from baechi.verbs.checking import check
-    from baechi.verbs.comparing import compare
+    from baechi.verbs.check import check
+    from baechi.verbs.comparison import compare
     from baechi.verbs.distribute import assign, distribute
-    from baechi.verbs.dry_running import dry_run
-    from baechi.verbs.fitting import fits
-    from baechi.verbs.pipelining import pipeline
-    from baechi.verbs.planning import place, simulate
-    from baechi.verbs.profiling import profile
+    from baechi.verbs.dry_run import dry_run
+    from baechi.verbs.fit import fits
+    from baechi.verbs.pipelines import pipeline
+    from baechi.verbs.plans import place, simulate
+    from baechi.verbs.profile import profile
     from baechi.verbs.split.verb import register_split, split
 
 __version__ = "0.1.0"
@@ -64,14 +64,14 @@ _HOMES = {
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
     "baechi.verbs.split.verb": ("register_split", "split"),
-    "baechi.verbs.checking": ("check",),
-    "baechi.verbs.comparing": ("compare",),
+    "baechi.verbs.check": ("check",),
+    "baechi.verbs.comparison": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.dispatch.chunks": ("Rows",),
-    "baechi.dispatch.dispatched": ("Dispatched",),
+    "baechi.dispatch.dispatched_model": ("Dispatched",),
     "baechi.dispatch.schedulers": ("HybridScheduler", "RankScheduler", "RoundRobin", "SimpleScheduler"),
     "baechi.dispatch.tiles": ("HaloTiles",),
-    "baechi.dispatch.tuning": ("BatchTuning", "tune_batch_size"),
+    "baechi.dispatch.batch_size": ("BatchTuning", "tune_batch_size"),
     "baechi.dispatch.verb": ("dispatch",),
     "baechi.errors": (
         "AggregateError",
@@ -91,11 +91,11 @@ _HOMES = {
         "UnsplittableCall",
         "WorkerError",
     ),
-    "baechi.verbs.dry_running": ("dry_run",),
-    "baechi.verbs.fitting": ("fits",),
-    "baechi.verbs.pipelining": ("pipeline",),
-    "baechi.verbs.planning": ("place", "simulate"),
-    "baechi.verbs.profiling": ("profile",),
+    "baechi.verbs.dry_run": ("dry_run",),
+    "baechi.verbs.fit": ("fits",),
+    "baechi.verbs.pipelines": ("pipeline",),
+    "baechi.verbs.plans": ("place", "simulate"),
+    "baechi.verbs.profile": ("profile",),
     "baechi.records.pipeline": ("Pipeline",),
     "baechi.records.stages": ("Stages",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),

@@ -31,7 +31,7 @@ from baechi.records.timeline import Timeline
 from baechi.run import last_step, plan_of
 from baechi.units import format_bytes, format_seconds
 from baechi.verbs.distribute import distribute
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 STEPS = 9
 BATCHES = 3  # seen again and again, so that few steps learn something

@@ -15,10 +15,10 @@ from baechi.capture.graph.granularity import Granularity, Names, choose
 from baechi.capture.graph.union import union
 from baechi.capture.watch.run import run_once
 from baechi.capture.watch.trace import Trace
+from baechi.gc_pause import uncollected
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.uncollected import uncollected
 
 
 def capture(

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from baechi import __version__
-from baechi.cli import planning, plans
-from baechi.cli.errors_printed import Commands, errors_printed
+from baechi.cli import plan_commands, plans
+from baechi.cli.error_output import Commands, errors_printed
 from baechi.progress import progress
 from baechi.report.words import DrawnTable
 
@@ -116,11 +116,11 @@ def selftest_command(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "profile": planning.profile,
-    "place": planning.place,
-    "fits": planning.fits,
-    "clusters": planning.clusters,
-    "links": planning.links,
+    "profile": plan_commands.profile,
+    "place": plan_commands.place,
+    "fits": plan_commands.fits,
+    "clusters": plan_commands.clusters,
+    "links": plan_commands.links,
     "report": plans.report_command,
     "simulate": plans.simulate_command,
     "compare": plans.compare_command,

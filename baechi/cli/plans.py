@@ -7,6 +7,7 @@ import typer
 from rich.console import Console, Group
 
 from baechi import report
+from baechi.cli.graph_input import plan_for
 from baechi.cli.options import (
     USUAL,
     ClusterOption,
@@ -15,7 +16,6 @@ from baechi.cli.options import (
     OptimizerOption,
     PlacerOption,
 )
-from baechi.cli.placing import plan_for
 from baechi.cli.targets import shipped
 from baechi.errors import printable
 from baechi.records import files
@@ -123,7 +123,7 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
 
       baechi compare before.json after.json --json
     """
-    from baechi.verbs.comparing import compare
+    from baechi.verbs.comparison import compare
 
     difference = compare(one, other)
     if as_json:

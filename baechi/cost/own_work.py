@@ -11,7 +11,7 @@ no part of the step, as with `launch_s`.
 
 from dataclasses import dataclass
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.layer_costs import LayerCosts

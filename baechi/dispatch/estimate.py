@@ -20,7 +20,7 @@ from baechi.dispatch.replicas.replica import DeviceReplica
 from baechi.dispatch.replicas.weights import weights_in
 from baechi.dispatch.schedulers.hybrid import HybridScheduler
 from baechi.dispatch.schedulers.targets import Target
-from baechi.run.dry.prepared import prepared_for_dry_run
+from baechi.run.dry.preparation import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.torchlib.fakes.kernels import ShapeKernels
 

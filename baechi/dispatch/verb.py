@@ -7,7 +7,7 @@ from baechi.dispatch.schedulers import AbstractScheduler  # the room, before the
 
 if TYPE_CHECKING:
     from baechi.dispatch.chunks import AbstractChunks
-    from baechi.dispatch.dispatched import Dispatched
+    from baechi.dispatch.dispatched_model import Dispatched
 
 
 def dispatch(
@@ -48,7 +48,7 @@ def dispatch(
         ValueError: there are no such workers, or a number makes no sense.
         TypeError: the model is none.
     """
-    from baechi.dispatch.making import dispatched
+    from baechi.dispatch.arguments import dispatched
 
     return dispatched(
         model,

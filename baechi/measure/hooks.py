@@ -31,7 +31,7 @@ from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import left_as_found
-from baechi.torchlib.modules.compiled import bring_back, set_aside
+from baechi.torchlib.modules.compiled_modules import bring_back, set_aside
 from baechi.torchlib.modules.intercept import (
     forward_restored,
     forward_to_run,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from baechi.backend.virtual import Emulation
-from baechi.measure.fitted import Step, fitted
+from baechi.measure.fit import Step, fitted
 from baechi.measure.twins import Twin, small_twins
 from baechi.records.cluster import Cluster
 from baechi.records.device import TORCH_WORK, HostCosts

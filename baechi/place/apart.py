@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.evaluated import Attempt, Check, Evaluated, Rehearsal, rehearsed
+from baechi.place.evaluation import Attempt, Check, Evaluated, Rehearsal, rehearsed
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.records import Plan
 

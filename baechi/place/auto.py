@@ -19,8 +19,8 @@ from functools import partial
 from baechi.errors import PlacementError
 from baechi.place.apart import with_ops_apart
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
-from baechi.place.preferred import in_whole_blocks, preferred
+from baechi.place.evaluation import IN_TURN, Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
+from baechi.place.preference import in_whole_blocks, preferred
 from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
 from baechi.place.tight.exact import exact

@@ -17,7 +17,7 @@ random graphs). A tensor that several layers of a device read arrives there once
 
 from collections.abc import Sequence
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.place.group_bytes import GroupBytes
 from baechi.place.problem import ANYWHERE, Problem

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from functools import cached_property
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph, seconds_by_device
 from baechi.cost.memory import footprints_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.place.group_bytes import GroupBytes
-from baechi.place.launchable import LaunchRules
+from baechi.place.launch_rules import LaunchRules
 from baechi.records import Candidate, Cluster, LayerGraph, Link, Plan
 
 ANYWHERE = -1

@@ -11,8 +11,8 @@ last (or first) move to the device with the most memory left, as many as make bo
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from baechi.place.evaluated import Attempt, Check, Evaluated
-from baechi.place.preferred import ENOUGH, EQUAL, NOTCH, headroom, left_by_device
+from baechi.place.evaluation import Attempt, Check, Evaluated
+from baechi.place.preference import ENOUGH, EQUAL, NOTCH, headroom, left_by_device
 from baechi.place.problem import ANYWHERE, Problem
 
 

@@ -22,7 +22,7 @@ LAZY_IMPORTS = {
     "discover": ("baechi.measure.discovery", "discovered"),
     "describe": ("baechi.report.summary", "describe"),
     "report": ("baechi.report", "to_text"),
-    "watch": ("baechi.backend.watched", "watched"),
+    "watch": ("baechi.backend.watch", "watched"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
-from baechi.report.folding import fold
+from baechi.report.fold import fold
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.tables import Table
 from baechi.units import format_bytes, format_seconds, format_share

@@ -18,7 +18,7 @@ from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
 from baechi.report.dependencies import dependencies_bound_s
 from baechi.report.fewer_devices import OneDevice, fewest_devices, on_one_device
-from baechi.report.folding import fold
+from baechi.report.fold import fold
 from baechi.report.reading import Reading, read
 from baechi.report.verdict import Judged
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from baechi.cost.indexed import IndexedGraph
+from baechi.cost.indexed_graph import IndexedGraph
 from baechi.cost.own_work import OwnWork
 from baechi.records.device import Device
 from baechi.records.plan import Plan

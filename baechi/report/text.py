@@ -8,7 +8,7 @@ from baechi.records.device import by_kind
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
-from baechi.report.measured import measured_beside
+from baechi.report.measurement import measured_beside
 from baechi.report.reading import Reading
 from baechi.report.tables import tables
 from baechi.report.words import DrawnTable, Words, facts_grid

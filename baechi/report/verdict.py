@@ -14,7 +14,7 @@ from baechi.records.timeline import Timeline
 from baechi.report import host_share
 from baechi.report.critical import Stretch
 from baechi.report.fewer_devices import OneDevice, short_bytes
-from baechi.report.folding import module_of, prefixes
+from baechi.report.fold import module_of, prefixes
 from baechi.report.reading import Reading, saves_nothing
 from baechi.units import format_bytes, format_share
 

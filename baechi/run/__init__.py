@@ -14,7 +14,7 @@ from baechi.run.assign import (
     restore,
     runtime_of,
 )
-from baechi.run.compiled import blocks_compiled, tell_uncompiled
+from baechi.run.compiled_modules import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
 from baechi.run.pipeline.unsplit import unsplit

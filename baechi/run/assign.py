@@ -27,9 +27,9 @@ from baechi.run.calls import (
     call_shared_layer,
     call_split_layer,
 )
-from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
+from baechi.run.compiled_modules import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
-from baechi.run.guards.checkpointed import keep_generators
+from baechi.run.guards.checkpoint_generators import keep_generators
 from baechi.run.guards.models import refuse_foreign
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
@@ -39,13 +39,13 @@ from baechi.run.runtime import Reorder, Runtime
 from baechi.run.sharded.layers import drop_shards, make_shards, sharded_layer_of
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
-from baechi.run.weights.loading import unwatch_loading, watch_loading
+from baechi.run.weights.load import unwatch_loading, watch_loading
 from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
-from baechi.run.weights.replicated import end_replicas, leave_sharded_alone
+from baechi.run.weights.replicas import end_replicas, leave_sharded_alone
 from baechi.run.weights.shards import by_shard, join_weights, shard_weights
 from baechi.run.whole import hook, unhook
-from baechi.torchlib.modules.compiled import bring_back
+from baechi.torchlib.modules.compiled_modules import bring_back
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
 from baechi.torchlib.modules.intercept import is_replaced, replace_forward, restore_forward
 from baechi.torchlib.private.modules import has_forward

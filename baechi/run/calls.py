@@ -13,10 +13,10 @@ from baechi.records.inputs import Inputs
 from baechi.run.binding import BINDING, Binding
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.pipeline.call import call_pipelined
-from baechi.run.pipeline.walking import with_loss
+from baechi.run.pipeline.walk import with_loss
 from baechi.run.plain_step import run_layer, run_step
 from baechi.run.programs.call import call_in_parts, call_whole
-from baechi.run.reorder.deferred import force
+from baechi.run.reorder.deferred_values import force
 from baechi.run.runtime import Runtime
 from baechi.run.sharded.layers import run_shards
 from baechi.run.sharded.output import ShardedOutput, joined
@@ -24,7 +24,7 @@ from baechi.run.shares import Seat, shares_of
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
-from baechi.run.weights.replicated import meet_replicas
+from baechi.run.weights.replicas import meet_replicas
 from baechi.run.weights.settle import settled, why_elsewhere
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward

@@ -16,7 +16,7 @@ from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
 from baechi.run.weights.shards import by_shard
-from baechi.torchlib.shards.cutting import refill
+from baechi.torchlib.shards.cut import refill
 from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 from baechi.torchlib.tensors.swap_memory import exchange

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from baechi.errors import note_where
-from baechi.run.compiled import written_forward
+from baechi.run.compiled_modules import written_forward
 from baechi.run.runtime import Runtime
 from baechi.run.sharded.output import settled
 from baechi.run.steady.arguments import has_list, plain_tensors

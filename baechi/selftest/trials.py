@@ -15,7 +15,7 @@ from baechi.run import last_step, plan_of
 from baechi.selftest.rows import Found, Row, Verdict
 from baechi.selftest.subjects import Regression, Subject, subjects
 from baechi.verbs.distribute import distribute
-from baechi.verbs.profiling import default_cluster
+from baechi.verbs.profile import default_cluster
 
 MODES = ("plain", "pipelined", "split", "compiled")
 _STEPS = 2

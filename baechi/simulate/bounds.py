@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph, seconds_by_device
 from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, LayerGraph

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.memory import Footprint, footprints_of, saved_returned_bytes
 from baechi.cost.own_work import OwnWork

@@ -7,7 +7,7 @@ been issued, on any device. An addition of gradients may be counted with another
 
 from collections.abc import Sequence
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.cost.machine import host_s_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster

@@ -9,7 +9,7 @@ sooner than its last one is issued. Where outputs stay, the host issues backward
 
 from collections.abc import Iterable, Sequence
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.cost.machine import issue_s
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from baechi.cost.clock import Clock
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.machine import Machine
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
+from baechi.simulate.memory.event_memory import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.memory.forward import ForwardLedger
-from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.time.issue import Backward, Forward, Times, go_back, stuck
 from baechi.simulate.time.launch_order import LaunchOrder, launch_order
 from baechi.simulate.time.program import program

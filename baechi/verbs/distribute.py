@@ -10,18 +10,18 @@ from torch import nn
 
 from baechi import run as run_room
 from baechi.place import find
-from baechi.place.evaluated import Effort
+from baechi.place.evaluation import Effort
 from baechi.place.recompute import Recompute
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap, check_names
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
-from baechi.run.pipeline.batch.splitting import Split
+from baechi.run.pipeline.batch.partition import Split
 from baechi.run.pipeline.microbatches import Loss
 from baechi.run.weights.match import weights_of
 from baechi.simulate.pipeline import OrderLike
 from baechi.split.spec import Layers
-from baechi.verbs.applying import applied, located
+from baechi.verbs.application import applied, located
 from baechi.verbs.given import (
     Compile,
     Optimizer,
@@ -40,13 +40,13 @@ from baechi.verbs.given import (
     tell_unused,
     with_outputs,
 )
-from baechi.verbs.pipeline.asked import Coupled, LossWeights, Number, Splitting, refuse_apart, splitting_of
-from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline, fulfil_pipeline, here
-from baechi.verbs.planning import Placer, placed
-from baechi.verbs.profiling import Names, Source, default_cluster, profile
+from baechi.verbs.pipeline.microbatches import PipelineRequest, assign_pipeline, fulfil_pipeline, here
+from baechi.verbs.pipeline.request import Coupled, LossWeights, Number, Splitting, refuse_apart, splitting_of
+from baechi.verbs.plans import Placer, placed
+from baechi.verbs.profile import Names, Source, default_cluster, profile
 from baechi.verbs.reordering import ReorderLike, decided
 from baechi.verbs.request import Request, fulfil
-from baechi.verbs.split.asked import asked_to_split, refuse_layers_with
+from baechi.verbs.split.request import asked_to_split, refuse_layers_with
 
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]

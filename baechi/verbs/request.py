@@ -20,16 +20,16 @@ from baechi.records.plan import Plan
 from baechi.records.stages import Stages
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
-from baechi.run.pipeline.batch.splitting import rows_of
-from baechi.run.pipeline.walking import keeps_rows_apart
+from baechi.run.pipeline.batch.partition import rows_of
+from baechi.run.pipeline.walk import keeps_rows_apart
 from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
-from baechi.verbs.judging import Run, checked, judged, runner
-from baechi.verbs.offering import offer
-from baechi.verbs.planning import with_optimizer
+from baechi.verbs.judge import Run, checked, judged, runner
+from baechi.verbs.offer import offer
+from baechi.verbs.plans import with_optimizer
 from baechi.verbs.refusal import refused
 from baechi.verbs.reordering import ReorderLike, decided
-from baechi.verbs.split.gaining import split_where_it_gains
+from baechi.verbs.split.gain import split_where_it_gains
 from baechi.verbs.split.verb import plan_as_split
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from baechi.backend.real.one_generator import OneGenerator
 from baechi.backend.real.streams import TorchStreams
 from baechi.capture.watch import run as capture_run
 from baechi.errors import BaechiError
-from baechi.run.guards import checkpointed
+from baechi.run.guards import checkpoint_generators
 from baechi.run.weights import move as weights
 from baechi.torchlib.tensors import swap_memory
 
@@ -67,21 +67,21 @@ ROWS = [
         points.test_checkpointed_regions_draw_what_they_drew,
         False,
         "inside",
-        _devices=(checkpointed, lambda: []),
+        _devices=(checkpoint_generators, lambda: []),
     ),
     row(
         "generators around a model",
         points.test_checkpointed_regions_draw_what_they_drew,
         True,
         "around",
-        _devices=(checkpointed, lambda: []),
+        _devices=(checkpoint_generators, lambda: []),
     ),
     row(
         "generators with arguments on the host",
         points.test_checkpointed_regions_draw_what_they_drew,
         True,
         "from the host",
-        _devices=(checkpointed, lambda: []),
+        _devices=(checkpoint_generators, lambda: []),
     ),
     row(
         "inputs get a mark",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from baechi.cli.errors_printed import errors_printed
+from baechi.cli.error_output import errors_printed
 from baechi.progress import progress
 from baechi.report.words import DrawnTable
 from benches.registry import find

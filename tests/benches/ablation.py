@@ -16,9 +16,9 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.verbs.dry_running import dry_run
-from baechi.verbs.planning import place, simulate
-from baechi.verbs.profiling import profile
+from baechi.verbs.dry_run import dry_run
+from baechi.verbs.plans import place, simulate
+from baechi.verbs.profile import profile
 from benches.figures import Figures, table_of
 from benches.models.runnable import Runnable, runnables
 

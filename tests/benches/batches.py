@@ -11,8 +11,8 @@ from baechi.errors import PlacementError, PlanError
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
-from baechi.verbs.planning import place, with_optimizer
-from baechi.verbs.profiling import profile
+from baechi.verbs.plans import place, with_optimizer
+from baechi.verbs.profile import profile
 from benches.accelerate_map import accelerate_plan, is_installed
 from benches.figures import Figures, table_of
 from benches.models.clusters import FULL, HALF, Setting

@@ -22,8 +22,8 @@ from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.torchlib.losses import losses_among
 from baechi.verbs.distribute import assign
-from baechi.verbs.planning import place
-from baechi.verbs.profiling import profile
+from baechi.verbs.plans import place
+from baechi.verbs.profile import profile
 from benches.figures import Figures, table_of
 from benches.models.families import families
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 from benches import quality, speed
 from benches.figures import Figures, table_of
 from benches.models.known import problems

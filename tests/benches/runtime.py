@@ -20,7 +20,7 @@ from baechi.records.plan import Plan
 from baechi.run.binding import binding_of
 from baechi.run.runtime import Reorder
 from baechi.verbs.distribute import assign
-from baechi.verbs.profiling import profile
+from baechi.verbs.profile import profile
 from benches.figures import Figures, table_of
 
 LAYERS = 200

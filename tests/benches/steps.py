@@ -34,11 +34,11 @@ from baechi.records.timeline import Timeline
 from baechi.report import host_share
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.reading import read
-from baechi.verbs.dry_running import dry_run
-from baechi.verbs.judging import checked, runner
-from baechi.verbs.planning import place, with_optimizer
-from baechi.verbs.profiling import profile
-from baechi.verbs.split.gaining import split_where_it_gains
+from baechi.verbs.dry_run import dry_run
+from baechi.verbs.judge import checked, runner
+from baechi.verbs.plans import place, with_optimizer
+from baechi.verbs.profile import profile
+from baechi.verbs.split.gain import split_where_it_gains
 from benches.accelerate_map import accelerate_plan
 from benches.figures import Figures, table_of
 from benches.models import large

@@ -9,7 +9,7 @@ from torch import nn
 from baechi.errors import BaechiError, PlacementError
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
-from baechi.verbs.profiling import profile
+from baechi.verbs.profile import profile
 from benches import accelerate_map
 from benches.accelerate_map import accelerate_plan
 

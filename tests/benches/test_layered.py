@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 
 from baechi.cost.transfer import transfer_s
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 from benches.models.layered import LINK, MEAN_LAYER_S, cluster_for, layered
 
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from baechi import zoo
-from baechi.place.preferred import EQUAL
+from baechi.place.preference import EQUAL
 from benches import quality, speed
 from benches.__main__ import app
 from benches.quality import Cell, Row

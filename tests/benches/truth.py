@@ -25,9 +25,9 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.dry.loop import losses_of
 from baechi.verbs.distribute import assign
-from baechi.verbs.dry_running import dry_run
-from baechi.verbs.planning import place
-from baechi.verbs.profiling import profile
+from baechi.verbs.dry_run import dry_run
+from baechi.verbs.plans import place
+from baechi.verbs.profile import profile
 from benches.figures import Figures, table_of
 from benches.models.runnable import Runnable, runnables
 from benches.predicted import AIMS, Off, Row, is_true

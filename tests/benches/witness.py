@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from rich.table import Table
 
-from baechi.measure.fitted import fitted
+from baechi.measure.fit import fitted
 from baechi.measure.in_turn import LOOP, quiet, timed
 from baechi.measure.twins import (
     BLOCKS,

@@ -7,7 +7,7 @@ from place.graphs import cluster_of, graph_of
 
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records import LayerGraph, Link
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 BLOCKS = 6
 ENCODER = ["source.embedding", "source.position"]

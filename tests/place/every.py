@@ -2,7 +2,7 @@
 
 from baechi.place.registry import PLACERS
 from baechi.records import Cluster, LayerGraph, Plan
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 EVERY = (*PLACERS, "random:0", "random:1", "auto:0", "auto:1")
 """Each placer of the registry; `auto:1` is `"auto"` at effort 1."""

@@ -13,14 +13,14 @@ from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of,
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.evaluated import Effort
-from baechi.place.preferred import EQUAL
+from baechi.place.evaluation import Effort
+from baechi.place.preference import EQUAL
 from baechi.place.problem import Problem
 from baechi.place.search import rounds
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 pytestmark = pytest.mark.default_cases(2)
 

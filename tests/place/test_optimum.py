@@ -20,7 +20,7 @@ from baechi.place.problem import Problem
 from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import Rehearsal, shortest_step_s
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 WORLDS = 200
 PAPERS = range(60)

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from place.graphs import cluster_of, graph_of
 
-from baechi.place.evaluated import Attempt, Evaluated
+from baechi.place.evaluation import Attempt, Evaluated
 from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
 from baechi.records import Link
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 LAYERS = "abcdefgh"
 

@@ -25,7 +25,7 @@ from baechi.backend.virtual.machine import threads as virtual_threads
 from baechi.errors import BaechiError
 from baechi.order import waiting_layers
 from baechi.run.binding import binding_of
-from baechi.run.reorder.deferred import Deferred
+from baechi.run.reorder.deferred_values import Deferred
 from baechi.run.runtime import Runtime
 
 pytestmark = pytest.mark.default_cases(1)

@@ -13,7 +13,7 @@ from place.strategies import clusters, layer_graphs
 from baechi.errors import PlacementError
 from baechi.records import Cluster, Device, LayerGraph
 from baechi.simulate import least_peak_bytes, shortest_step_s, simulate
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 
 def test_path() -> None:

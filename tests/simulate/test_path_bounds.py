@@ -12,7 +12,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import shortest_step_s, simulate
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 LAYER = {"forward_s": 1, "backward_s": 2}
 INPUT = {"kind": "input"}

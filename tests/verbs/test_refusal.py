@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import baechi
 from baechi import Cluster, PlacementError
-from baechi.verbs import profiling
+from baechi.verbs import profile
 
 X = torch.zeros(8, 64)
 
@@ -83,8 +83,8 @@ def test_a_device_out_of_memory_says_its_kind() -> None:
 
 def test_no_accelerator(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line a process says that devices are emulated; who asks for GPUs is refused."""
-    monkeypatch.setattr(profiling, "has_accelerator", lambda: False)
-    profiling._tell_emulated.cache_clear()
+    monkeypatch.setattr(profile, "has_accelerator", lambda: False)
+    profile._tell_emulated.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             baechi.distribute(nn.Linear(64, 64), X)

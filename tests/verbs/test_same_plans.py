@@ -1,6 +1,6 @@
 """A plan is the same in every process, whatever the hash seed, the threads, and whether numba is there.
 
-That the compiled search finds what Python finds: `tests/place/search/test_compiled.py`.
+That the compiled search finds what Python finds: `tests/place/search/test_compiler.py`.
 """
 
 import json

@@ -13,7 +13,7 @@ import torch
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag, LockFlag
-from baechi.backend.real import timing
+from baechi.backend.real import timer
 from baechi.backend.real.copies import Copies
 from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.real.one_generator import OneGenerator
@@ -266,7 +266,7 @@ class TorchDevices(AbstractBackend):
     def step(self) -> Iterator[Callable[[], Timeline] | None]:
         if self._clock is not None:
             self._clock.stop()
-        self._clock = StepClock(self._streams, self.names) if timing.is_on() else None
+        self._clock = StepClock(self._streams, self.names) if timer.is_on() else None
         with self._streams.stepping(), self._generator.stepping():
             yield None if self._clock is None else self._clock.timeline
 

@@ -17,7 +17,7 @@ from baechi.backend.thread import started
 from baechi.backend.virtual import current
 from baechi.backend.virtual.inside import InFunctionalOp, InLayer, emulated_step
 from baechi.backend.virtual.machine.emulator import Emulator
-from baechi.backend.virtual.machine.issuing import Thread
+from baechi.backend.virtual.machine.issuers import Thread
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.backend.virtual.torch_names import torch_devices

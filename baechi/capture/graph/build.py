@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from baechi.capture.graph.draft import Draft
-from baechi.capture.graph.drafted import Drafted
+from baechi.capture.graph.draft_graph import Drafted
 from baechi.capture.graph.followers import Followers
 from baechi.capture.graph.granularity import Granularity
 from baechi.capture.graph.groups import ELSEWHERE
 from baechi.capture.graph.storage_state import StorageState
-from baechi.capture.graph.unplaced import Unplaced
+from baechi.capture.graph.unplaced_tensors import Unplaced
 from baechi.capture.graph.waits import HostWaits
 from baechi.capture.graph.weights import LayersByPath, by_module, join_replaced
 from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Storage, Trace, Use

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from baechi.capture.graph.drafted import Drafted
+from baechi.capture.graph.draft_graph import Drafted
 from baechi.capture.graph.storage_state import StorageState
 from baechi.capture.watch.trace import HostWait, Origin
 

@@ -13,6 +13,7 @@ from baechi.capture.watch.backward import run_backward
 from baechi.capture.watch.observe import watching
 from baechi.capture.watch.trace import Trace
 from baechi.errors import CaptureError, said_by
+from baechi.gc_pause import only_new_ones
 from baechi.records.inputs import Inputs
 from baechi.torchlib.fakes.argument_checks import checks_as_kernels_do
 from baechi.torchlib.fakes.at_work import fakes_at_work
@@ -23,7 +24,6 @@ from baechi.torchlib.modules.on_meta import is_on_meta
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modules import buffer_table, parameter_table
 from baechi.torchlib.tensors.pytree import map_tensors, named_tensors, tensors_in
-from baechi.uncollected import only_new_ones
 
 logger = logging.getLogger(__name__)
 

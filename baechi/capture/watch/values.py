@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from baechi.torchlib.fakes.assumed import assumed
+from baechi.torchlib.fakes.assumptions import assumed
 from baechi.torchlib.operators.facts import facts_of, flat
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function

@@ -9,10 +9,10 @@ import torch
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
 from baechi.dispatch.chunks.arguments import check_argument, has_dim, lists_cut, sort_of
-from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
+from baechi.dispatch.chunks.coupled_rows import refuse_coupled, training_flags
 from baechi.dispatch.merge.alone import Alone
 from baechi.dispatch.merge.growth import results_of, shapes_of
-from baechi.dispatch.merge.joining import Joiner, Shapes
+from baechi.dispatch.merge.joiner import Joiner, Shapes
 from baechi.errors import FatalError
 from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in

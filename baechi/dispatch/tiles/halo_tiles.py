@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
-from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
+from baechi.dispatch.chunks.coupled_rows import refuse_coupled, training_flags
 from baechi.dispatch.tiles.grid import Reach, Span, spans
 from baechi.dispatch.tiles.probe import Probe, extents_of, is_tiled
 from baechi.dispatch.tiles.reach import check_seam, reach_along, undivided

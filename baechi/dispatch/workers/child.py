@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baechi.dispatch.chunks.coupled import refuse_coupled
+from baechi.dispatch.chunks.coupled_rows import refuse_coupled
 from baechi.dispatch.replicas.replicas import Replicas
 from baechi.dispatch.schedulers.targets import Target
 from baechi.dispatch.workers.parcels import packed, packed_error, unpacked

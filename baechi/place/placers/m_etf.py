@@ -14,12 +14,12 @@ gather on the device that is free at the beginning (up to six times slower). So 
 is least. That is the time when the device would finish the group if it never had to wait for inputs.
 """
 
+from baechi.gc_pause import uncollected
 from baechi.place.ledger import open_ledger
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.placers.rescue import rescue
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
-from baechi.uncollected import uncollected
 
 
 @uncollected

@@ -11,6 +11,7 @@ and Munier, ETFA 1995. In its steps:
 It is best where transfers take no longer than layers (the assumption of SCT's bound).
 """
 
+from baechi.gc_pause import uncollected
 from baechi.place.ledger import open_ledger
 from baechi.place.listing.favourites import THRESHOLD, favourites
 from baechi.place.listing.start_earliest import Listing
@@ -19,7 +20,6 @@ from baechi.place.placers.m_etf import ends_group_first
 from baechi.place.placers.rescue import rescue
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
-from baechi.uncollected import uncollected
 
 
 @uncollected

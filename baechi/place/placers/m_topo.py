@@ -7,13 +7,13 @@ the same bytes in the cap and in the walk (permanent and transient, each group a
 never exceed their memory. Groups left over at the end go to any device where they fit.
 """
 
+from baechi.gc_pause import uncollected
 from baechi.place.ledger import open_ledger
-from baechi.place.listing.filling import Filling, filled
+from baechi.place.listing.fill import Filling, filled
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
-from baechi.uncollected import uncollected
 
 
 @uncollected

@@ -17,8 +17,8 @@ packing failed. A caller with a simulator goes on with `tight`.
 from collections.abc import Sequence
 
 from baechi.place.ledger import Ledger, open_ledger
-from baechi.place.listing.filling import Filling
-from baechi.place.listing.packing import pack
+from baechi.place.listing.fill import Filling
+from baechi.place.listing.pack import pack
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.walk import walk
 from baechi.place.placers.single import fastest_that_holds_all

@@ -12,11 +12,11 @@ gives equal plans on every machine. After Kirkpatrick, Gelatt and Vecchi, Scienc
 import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import Check, Evaluated
+from baechi.place.evaluation import Check, Evaluated
 from baechi.place.priority import order_by
 from baechi.place.problem import Problem
 from baechi.place.search.changes import TURNS, Groups, Portion, Progress, State, anneal
-from baechi.place.search.compiled import Floats
+from baechi.place.search.compiler import Floats
 from baechi.place.search.estimate import NEVER, Placement, Times, estimate
 from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables

@@ -21,7 +21,7 @@ import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search.changes import Groups, target
-from baechi.place.search.compiled import Floats, Ints, compiled, inlined
+from baechi.place.search.compiler import Floats, Ints, compiled, inlined
 from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists
 from baechi.records import Link

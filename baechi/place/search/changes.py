@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, compiled, copy, inlined
+from baechi.place.search.compiler import Bools, Floats, Ints, compiled, copy, inlined
 from baechi.place.search.estimate import Placement, Times, estimate
 from baechi.place.search.room import LARGEST, Room, move, takes
 from baechi.place.search.tables import Lists, Tables

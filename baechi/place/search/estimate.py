@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, inlined
+from baechi.place.search.compiler import Floats, Ints, inlined
 from baechi.place.search.tables import Tables
 
 NEVER = float("inf")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.evaluated import Evaluated
+from baechi.place.evaluation import Evaluated
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Ints, inlined
+from baechi.place.search.compiler import Ints, inlined
 
 LARGEST = 8
 """The most groups that move together."""

@@ -11,7 +11,7 @@ from itertools import count, islice
 import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort
+from baechi.place.evaluation import IN_TURN, Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions

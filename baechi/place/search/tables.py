@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.cost.indexed import FROM_HOST, seconds_by_device
+from baechi.cost.indexed_graph import FROM_HOST, seconds_by_device
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
 from baechi.cost.transfer import transfer_s
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Bools, Floats, Ints
+from baechi.place.search.compiler import Bools, Floats, Ints
 from baechi.records import Link
 from baechi.records.timeline import Phase
 

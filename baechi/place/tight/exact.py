@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import Evaluated, Rehearsal, evaluate
+from baechi.place.evaluation import Evaluated, Rehearsal, evaluate
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import least_bytes, least_peaks
 

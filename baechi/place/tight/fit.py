@@ -18,7 +18,7 @@ from random import Random
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import Evaluated, Rehearsal
+from baechi.place.evaluation import Evaluated, Rehearsal
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.bundles import Bundles
 from baechi.place.tight.exact import exact

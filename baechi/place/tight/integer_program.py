@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pulp
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.solver import integer_solver
 from baechi.place.tight.bundles import Bundles

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.memory import least_update_bytes
 from baechi.place.problem import Problem
 

@@ -2,14 +2,14 @@
 
 The simulator takes milliseconds, too long for a search that needs thousands of peaks. Here a turn is the
 running of a layer, on any device, in forward and then in reverse in backward. Each tensor lives from one
-turn to another, by the rules of `baechi.simulate.memory.watching`. Real devices do not wait for each
+turn to another, by the rules of `baechi.simulate.memory.event_memory`. Real devices do not wait for each
 other's turns, so this is an estimate, and the simulator checks the placements that it favours.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.place.problem import Problem
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from baechi.errors import PlacementError
-from baechi.place.evaluated import Evaluated
+from baechi.place.evaluation import Evaluated
 from baechi.place.fullness import recompute_helps
 from baechi.place.ledger import Ledger
 from baechi.place.problem import ANYWHERE, Problem

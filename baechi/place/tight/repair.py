@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from baechi.place.evaluated import Evaluated, Rehearsal, rehearsed
+from baechi.place.evaluation import Evaluated, Rehearsal, rehearsed
 from baechi.place.priority import order_by
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.lifetimes import Lifetimes

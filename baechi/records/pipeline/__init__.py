@@ -6,7 +6,7 @@ Start: `units`, then `pipeline`.
 """
 
 from baechi.records.pipeline.pipeline import OrderTried, Pipeline
-from baechi.records.pipeline.placeable import Placeable, units_of
+from baechi.records.pipeline.stage_units import Placeable, units_of
 from baechi.records.pipeline.units import Run, Stage, Task, Units, tasks_of
 
 __all__ = ["OrderTried", "Pipeline", "Placeable", "Run", "Stage", "Task", "Units", "tasks_of", "units_of"]

@@ -13,7 +13,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
 from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
-from baechi.records.pipeline.placeable import units_of
+from baechi.records.pipeline.stage_units import units_of
 from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of
 from baechi.records.plan import Plan
 from baechi.records.schema import (

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from baechi.records.graph import LayerGraph
-from baechi.report.folding import module_of
+from baechi.report.fold import module_of
 
 ALL_SHOWN = 60
 """Up to this many layers, the tree is shown unfolded."""

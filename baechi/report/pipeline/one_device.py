@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from baechi.errors import PlanError
 from baechi.records.pipeline import Pipeline
-from baechi.records.pipeline.placeable import units_of
+from baechi.records.pipeline.stage_units import units_of
 from baechi.report.fewer_devices import OneDevice
 
 

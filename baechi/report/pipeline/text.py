@@ -9,7 +9,7 @@ from baechi.errors import printable
 from baechi.records.device import by_kind
 from baechi.records.pipeline import Pipeline
 from baechi.records.timeline import Timeline
-from baechi.report.measured import measured_beside
+from baechi.report.measurement import measured_beside
 from baechi.report.pipeline.facts import PipelineFacts, fullest
 from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.report.pipeline.verdict import pipeline_verdict

@@ -24,7 +24,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.assign import assign, refuse_distributed
 from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
-from baechi.run.dry.prepared import prepared_for_dry_run
+from baechi.run.dry.preparation import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.recompute import NOT_THE_SAME_TWICE, differs_when_run_again

@@ -8,7 +8,7 @@ from torch import nn
 
 from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
-from baechi.torchlib.fakes.assumed import stepping
+from baechi.torchlib.fakes.assumptions import stepping
 from baechi.torchlib.losses import losses_among
 
 _LEARNING_RATE = 1e-3

@@ -16,7 +16,7 @@ from baechi.errors import DryRunError
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.fakes.kernels import keeps_values, valueless_like
 from baechi.torchlib.private.modules import buffer_table
-from baechi.torchlib.shards.cutting import join_in_place
+from baechi.torchlib.shards.cut import join_in_place
 from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.pytree import map_tensors

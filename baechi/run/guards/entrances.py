@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.run.guards.returned_gradients import return_home
-from baechi.run.reorder.deferred import force
+from baechi.run.reorder.deferred_values import force
 from baechi.run.state.regions import function_code
 from baechi.run.step.glue import GlueMode
 from baechi.torchlib.private.autograd import current_graph_task_id

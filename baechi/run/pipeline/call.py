@@ -28,12 +28,13 @@ from baechi.backend.sends import wait_for_all_sends
 from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
+from baechi.run.pipeline.batch.caller_objects import unwritten_if_failed
 from baechi.run.pipeline.batch.cuts import Cuts, kind_of
-from baechi.run.pipeline.batch.handed import unwritten_if_failed
-from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.join import loss_in, loss_name
+from baechi.run.pipeline.batch.partition import Unsplittable, joined_gradient, parted, rows_of
 from baechi.run.pipeline.batch.results import Root, share_at
-from baechi.run.pipeline.batch.splitting import Unsplittable, joined_gradient, parted, rows_of
-from baechi.run.pipeline.ending import Ending
+from baechi.run.pipeline.call_end import Ending
+from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
 from baechi.run.pipeline.executor import Executor, Microbatch, given_at
 from baechi.run.pipeline.graph.gradients import Waiting
 from baechi.run.pipeline.graph.part import Exit
@@ -45,9 +46,8 @@ from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call, refuse_unsplittable
-from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.pipeline.unsplit import runs_unsplit
-from baechi.run.pipeline.walking import verdict_of, walk
+from baechi.run.pipeline.walk import verdict_of, walk
 from baechi.run.runtime import Runtime
 from baechi.run.step.call_sites import CallSites
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in

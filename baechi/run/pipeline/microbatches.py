@@ -12,8 +12,8 @@ from torch import nn
 from baechi.records.pipeline import Pipeline
 from baechi.run.pipeline.batch.cuts import Cuts
 from baechi.run.pipeline.batch.judge import Judge
+from baechi.run.pipeline.batch.partition import How, Split
 from baechi.run.pipeline.batch.shares import Told
-from baechi.run.pipeline.batch.splitting import How, Split
 from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.ahead import Ahead
 from baechi.run.pipeline.lanes.own_state import WrittenTables

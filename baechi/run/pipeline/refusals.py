@@ -6,8 +6,8 @@ from torch.autograd import forward_ad
 
 from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.handed import may_be_written
-from baechi.run.pipeline.batch.splitting import Unsplittable, handed_objects, rows_of
+from baechi.run.pipeline.batch.caller_objects import may_be_written
+from baechi.run.pipeline.batch.partition import Unsplittable, handed_objects, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level

@@ -20,13 +20,13 @@ from baechi.backend.transfer import transfer
 from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
-from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.join import loss_in, loss_name
+from baechi.run.pipeline.batch.partition import joined_gradient
 from baechi.run.pipeline.batch.results import Root, share_at
-from baechi.run.pipeline.batch.splitting import joined_gradient
+from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
-from baechi.run.pipeline.returned import Batch, Returned, ended, no_root
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Compiled

@@ -11,8 +11,8 @@ from torch import fx
 from baechi.backend import AbstractBackend
 from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
-from baechi.run.programs.cutting import Cutting, Segment, constants_of
 from baechi.run.programs.joint import Backward, Joint, joined
+from baechi.run.programs.segments import Cutting, Segment, constants_of
 from baechi.torchlib.private.graphs import boxed, inductor, inductor_decompositions
 
 Slot = int

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.run.reorder.deferred import Deferred, Meta
+from baechi.run.reorder.deferred_values import Deferred, Meta
 from baechi.run.reorder.named_state import Names, Variable
 from baechi.run.steady.reads import is_bare
 from baechi.torchlib.modules.tables import content_of

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.run.reorder.deferred import Task
+from baechi.run.reorder.deferred_values import Task
 from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.private.autograd import (
     next_sequence_number,

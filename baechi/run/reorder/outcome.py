@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from baechi.backend import unwatched
-from baechi.run.reorder.deferred import Meta
+from baechi.run.reorder.deferred_values import Meta
 from baechi.run.reorder.held import Held, look_of
 from baechi.run.reorder.named_state import NamedState
 from baechi.run.reorder.template import NotPlain, slotted

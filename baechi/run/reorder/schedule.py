@@ -27,7 +27,7 @@ from torch import nn
 from baechi.errors import BaechiError
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
-from baechi.run.reorder.deferred import Deferred, Task, defer, hand_over, tasks_of
+from baechi.run.reorder.deferred_values import Deferred, Task, defer, hand_over, tasks_of
 from baechi.run.reorder.held import Held
 from baechi.run.reorder.launchers import Launcher
 from baechi.run.reorder.outcome import Outcome, Outcomes

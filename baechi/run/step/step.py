@@ -16,7 +16,7 @@ from baechi.run.step.boundary import Boundary
 from baechi.run.step.call import Reorderer
 from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, state_of
-from baechi.run.step.lending import lent
+from baechi.run.step.lender import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.shards.gradients import shards_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in

@@ -15,7 +15,7 @@ from baechi.split.cuts import Cut
 from baechi.torchlib.fakes.valueless import is_valueless, made_valueless
 from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.shards.cutting import cut, join_in_place, shard_in_place
+from baechi.torchlib.shards.cut import cut, join_in_place, shard_in_place
 from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import storage_object
 

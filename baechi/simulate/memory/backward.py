@@ -13,12 +13,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.counting import Counter
+from baechi.simulate.memory.counter import Counter
+from baechi.simulate.memory.event_memory import OVER
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
-from baechi.simulate.memory.watching import OVER
 from baechi.simulate.time.issue import Times
 from baechi.simulate.time.transfers import RETURNED, Transfer
 

@@ -15,10 +15,10 @@ The host runs ahead of the devices, and the allocator hands out memory when the 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.counting import Counter
-from baechi.simulate.memory.watching import OVER
+from baechi.simulate.memory.counter import Counter
+from baechi.simulate.memory.event_memory import OVER
 from baechi.simulate.time.issue import Times
 from baechi.simulate.time.program import Instruction
 from baechi.simulate.time.transfers import Transfer

@@ -9,7 +9,7 @@ slices of it (of a concatenation). Then the whole gradient lives until its last 
 
 from dataclasses import dataclass
 
-from baechi.simulate.memory.watching import OVER
+from baechi.simulate.memory.event_memory import OVER
 
 
 @dataclass

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.pipeline.closing import Closing
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
 from baechi.simulate.pipeline.counting.again import Again, RunningAgain
 from baechi.simulate.pipeline.counting.awaits import awaits_of, waits_of
@@ -17,6 +16,7 @@ from baechi.simulate.pipeline.counting.bytes import bytes_of, gradients_of
 from baechi.simulate.pipeline.counting.seconds import Made, SecondsCounter
 from baechi.simulate.pipeline.counting.sums import MovedSums
 from baechi.simulate.pipeline.counting.torn import Torn, regions_of
+from baechi.simulate.pipeline.step_end import Closing
 
 
 class PipelineCoster:

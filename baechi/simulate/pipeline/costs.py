@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from baechi.records.cluster import Cluster
 from baechi.records.pipeline import Units
-from baechi.simulate.pipeline.closing import Closing
 from baechi.simulate.pipeline.counting.again import Piece
 from baechi.simulate.pipeline.counting.awaits import Awaits
 from baechi.simulate.pipeline.counting.bytes import UnitBytes
+from baechi.simulate.pipeline.step_end import Closing
 
 
 class Send(NamedTuple):

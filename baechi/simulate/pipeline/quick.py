@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.coster import PipelineCoster
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.listing import Listed
+from baechi.simulate.pipeline.list_scheduler import Listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 
 
 class LaunchOrder(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 
 NO_TENSOR = -1
 

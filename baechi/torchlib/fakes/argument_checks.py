@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from baechi.torchlib.fakes.assumed import valid_labels
+from baechi.torchlib.fakes.assumptions import valid_labels
 from baechi.torchlib.private.modes import dispatch_mode_count
 from baechi.torchlib.private.operators import composite_kernel, operators_replaced
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
-from baechi.torchlib.fakes.assumed import assumed
+from baechi.torchlib.fakes.assumptions import assumed
 from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros, sized_by_values
 from baechi.torchlib.fakes.valueless import forget_values, is_valueless, made_valueless
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of

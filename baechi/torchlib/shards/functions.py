@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import torch
 
 from baechi.torchlib.shards.gradients import shards_of
-from baechi.torchlib.shards.moving import set_data
+from baechi.torchlib.shards.move import set_data
 from baechi.torchlib.shards.weight import FUNCTIONS, ShardedWeight, refuse
 
 _Tensor: Any = torch.Tensor

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baechi.backend.virtual.machine.caching import CachingAllocator, Event, OutOfMemory
+from baechi.backend.virtual.machine.caching_allocator import CachingAllocator, Event, OutOfMemory
 from baechi.backend.virtual.machine.replay import reserved_bytes
 
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from baechi.records.device import excess_over
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.simulate.pipeline import ordered
-from baechi.verbs.pipelining import pipelined
-from baechi.verbs.planning import placed
+from baechi.verbs.pipelines import pipelined
+from baechi.verbs.plans import placed
 from benches.batches import SETTING, graph_for, largest_that
 from benches.figures import table_of
 from benches.pipeline.emulated import MICROBATCHES

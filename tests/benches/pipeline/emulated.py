@@ -20,10 +20,10 @@ from baechi.records.device import HostCosts
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.simulate.pipeline import costs_of
-from baechi.verbs.dry_running import dry_run
-from baechi.verbs.pipelining import pipeline
-from baechi.verbs.planning import place
-from baechi.verbs.profiling import profile
+from baechi.verbs.dry_run import dry_run
+from baechi.verbs.pipelines import pipeline
+from baechi.verbs.plans import place
+from baechi.verbs.profile import profile
 from benches.figures import table_of
 from benches.pipeline.apart import with_weights_apart
 from benches.pipeline.closer import closer_bound_s

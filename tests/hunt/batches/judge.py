@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined, joined
+from baechi.run.pipeline.batch.join import AbstractJoiner, Unjoined, joined
 from baechi.run.pipeline.batch.judge import Case as Judged
 from baechi.run.pipeline.batch.judge import Judge, Verdict
-from baechi.run.pipeline.batch.looking import Looker
-from baechi.run.pipeline.batch.splitting import parted
+from baechi.run.pipeline.batch.look import Looker
+from baechi.run.pipeline.batch.partition import parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
 from .draw import Case, batch, built

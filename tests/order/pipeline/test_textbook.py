@@ -8,7 +8,7 @@ from baechi.order.pipeline import TEXTBOOK, Textbook, textbook_lines
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.records.pipeline import Pipeline, Task, units_of
 from baechi.records.pipeline.dependencies import comes_after
-from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.merge import merged
 
 SIZES = [(p, m) for p in range(1, 6) for m in range(1, 9)]
 

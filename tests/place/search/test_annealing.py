@@ -15,7 +15,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order, bottom_levels
-from baechi.place.evaluated import Evaluated, evaluate, rehearsed
+from baechi.place.evaluation import Evaluated, evaluate, rehearsed
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search import annealing
 from baechi.place.search.annealing import Annealing

@@ -9,12 +9,12 @@ from place.graphs import cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.evaluated import evaluate
+from baechi.place.evaluation import evaluate
 from baechi.place.problem import Problem
 from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link
 from baechi.simulate import Rehearsal, shortest_step_s
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 
 def everything(problem: Problem, rehearse: Rehearsal) -> float | None:

@@ -14,7 +14,7 @@ from baechi.place.tight.integer_program import IntegerProgram
 from baechi.place.tight.least_bytes import least_bytes
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 pytestmark = pytest.mark.default_cases(2)
 

@@ -13,7 +13,7 @@ from baechi.place.auto import best
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
-from baechi.verbs.planning import place
+from baechi.verbs.plans import place
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "chain", "even", "round-robin", "random:0", "auto")
 

@@ -14,7 +14,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import OrderTried, Pipeline, Task, units_of
 from baechi.records.pipeline.dependencies import once_faults
-from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.merge import merged
 from baechi.records.plan import Plan
 
 F, B = "forward", "backward"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import baechi
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import parted
+from baechi.run.pipeline.batch.partition import parted
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.verbs.batches import batch_size, resized_batch
 

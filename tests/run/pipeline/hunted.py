@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import parted
+from baechi.run.pipeline.batch.partition import parted
 from baechi.run.pipeline.lanes.user_state import attribute_tables
 from baechi.torchlib.modules.tables import content_of, differ, refill
 from baechi.torchlib.tensors.pytree import tensors_in

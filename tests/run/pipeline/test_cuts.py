@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from baechi import Inputs
 from baechi.run.pipeline.batch.cuts import Cuts, kind_of
-from baechi.run.pipeline.batch.splitting import Parted, Split, parted
+from baechi.run.pipeline.batch.partition import Parted, Split, parted
 
 
 class Takes(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 import baechi
 from baechi.split.rewrite import split
 from baechi.torchlib.shards.weight import ShardedWeight
-from baechi.verbs.split.gaining import split_where_it_gains
+from baechi.verbs.split.gain import split_where_it_gains
 
 WORDS = 400
 INPUTS = (words(4, 8, below=WORDS), words(4, 8, below=WORDS))

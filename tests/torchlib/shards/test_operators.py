@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from baechi.errors import ShardedTensorError
-from baechi.torchlib.shards.cutting import cut
+from baechi.torchlib.shards.cut import cut
 from baechi.torchlib.shards.table import Kind, kind_of
 from baechi.torchlib.shards.weight import ShardedWeight
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import parted
+from baechi.run.pipeline.batch.partition import parted
 from baechi.run.pipeline.lanes.user_state import attribute_tables
 from baechi.torchlib.modules.tables import content_of, differ, refill
 from baechi.torchlib.tensors.pytree import named_tensors

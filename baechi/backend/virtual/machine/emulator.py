@@ -19,7 +19,7 @@ import torch
 
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
-from baechi.backend.virtual.machine.issuing import Thread, Worked
+from baechi.backend.virtual.machine.issuers import Thread, Worked
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import Operation, StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from baechi.backend.virtual.machine.caching import Event
+from baechi.backend.virtual.machine.caching_allocator import Event
 from baechi.backend.virtual.machine.replay import reserved_bytes, segments_expand
 from baechi.records.device import Device
 from baechi.records.timeline import Timeline

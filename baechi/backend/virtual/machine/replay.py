@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterable
 
-from baechi.backend.virtual.machine.caching import CachingAllocator, Event, OutOfMemory
-from baechi.backend.virtual.machine.expandable import ExpandableAllocator
+from baechi.backend.virtual.machine.caching_allocator import CachingAllocator, Event, OutOfMemory
+from baechi.backend.virtual.machine.expandable_allocator import ExpandableAllocator
 
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Environment variables from which torch takes its allocator's settings; the first one set counts."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from baechi.run.pipeline.batch.partition import Parted
 from baechi.run.pipeline.batch.shares import (
     ROWS,
     SUM,
@@ -22,7 +23,6 @@ from baechi.run.pipeline.batch.shares import (
     shares_by,
     tensors_of,
 )
-from baechi.run.pipeline.batch.splitting import Parted
 
 _DEFAULT = -100
 """The label that torch's losses leave out unless told otherwise: likelier than that none is."""

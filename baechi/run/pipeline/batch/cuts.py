@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import Parted, Split, chunks, dimensions, is_own, sizes_of
+from baechi.run.pipeline.batch.partition import Parted, Split, chunks, dimensions, is_own, sizes_of
 
 _TENSORS = (torch.Tensor, nn.Parameter)
 _PLAIN = (type(None), bool, int, float, str)

@@ -14,9 +14,9 @@ from math import inf, isfinite
 import torch
 
 from baechi.run.pipeline.batch.candidates import is_usual, notable
+from baechi.run.pipeline.batch.partition import Parted
 from baechi.run.pipeline.batch.rounding import Rounding
 from baechi.run.pipeline.batch.shares import ROWS, Rule, differ, shares_by
-from baechi.run.pipeline.batch.splitting import Parted
 
 _NEAR = 2e-2
 """A rule that is so near to a number that couples rows weighs its parts, where the user accepts that."""

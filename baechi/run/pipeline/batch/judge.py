@@ -23,8 +23,8 @@ from baechi.errors import UNSPLIT_CURE, BaechiError, BatchCoupled, note
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
-from baechi.run.pipeline.batch.joining import PLAIN, is_loss_at, leaves, loss_in, loss_name
-from baechi.run.pipeline.batch.looking import (
+from baechi.run.pipeline.batch.join import PLAIN, is_loss_at, leaves, loss_in, loss_name
+from baechi.run.pipeline.batch.look import (
     HooksRegistered,
     Looker,
     Seen,
@@ -34,10 +34,7 @@ from baechi.run.pipeline.batch.looking import (
     is_even,
 )
 from baechi.run.pipeline.batch.otherwise import otherwise
-from baechi.run.pipeline.batch.rounding import Rounding
-from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
-from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
-from baechi.run.pipeline.batch.splitting import (
+from baechi.run.pipeline.batch.partition import (
     Parted,
     Split,
     Unsplittable,
@@ -46,6 +43,9 @@ from baechi.run.pipeline.batch.splitting import (
     parted,
     some_rows,
 )
+from baechi.run.pipeline.batch.rounding import Rounding
+from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
+from baechi.run.pipeline.batch.signals import says_nothing_of_rows
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.private.modes import device_of, without_dispatch_modes

@@ -5,7 +5,7 @@ from itertools import combinations, islice
 from typing import Any
 
 from baechi.records.pipeline.pipeline import ITEMS
-from baechi.run.pipeline.batch.splitting import How, Parted, Split, lists_in
+from baechi.run.pipeline.batch.partition import How, Parted, Split, lists_in
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _MOST = 32

@@ -8,7 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined
+from baechi.run.pipeline.batch.join import AbstractJoiner, Unjoined
 from baechi.run.pipeline.batch.judge import Verdict
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 

@@ -18,7 +18,7 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import Parted
+from baechi.run.pipeline.batch.partition import Parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
 _ALIKE = 1e-9

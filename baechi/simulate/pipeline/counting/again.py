@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.counting.seconds import SecondsCounter

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.watching import stepping_bytes
+from baechi.simulate.memory.event_memory import stepping_bytes
 from baechi.simulate.pipeline.counting.apart import new_gradient_bytes
 from baechi.simulate.pipeline.counting.notes import Changes
 from baechi.simulate.pipeline.counting.rehearsal import Rehearsal, staying_bytes

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from baechi.cost.clock import COMPUTE, Job
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed_graph import FROM_HOST
 from baechi.cost.memory import saved_returned_bytes
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Units

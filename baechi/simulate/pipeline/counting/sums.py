@@ -9,7 +9,7 @@ there. Others know of none.
 
 from collections.abc import Sequence
 
-from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.cost.roofline import Work
 from baechi.simulate.indexed_plan import IndexedPlan
 

@@ -4,7 +4,7 @@ what lies elsewhere, which is sent again when they run again."""
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from baechi.cost.indexed import IndexedGraph
+from baechi.cost.indexed_graph import IndexedGraph
 from baechi.simulate.indexed_plan import IndexedPlan
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from baechi.errors import PlanError
 from baechi.order.pipeline import TEXTBOOK, Textbook, textbook_lines
 from baechi.records.pipeline import Task
-from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.merge import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.listing import Listed
+from baechi.simulate.pipeline.list_scheduler import Listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of

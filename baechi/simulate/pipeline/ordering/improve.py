@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from baechi.errors import PlanError
 from baechi.records.pipeline import Task
-from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.merge import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.ordering.choose import Tried, best_of, evaluated

@@ -7,7 +7,7 @@ from baechi.order.pipeline import TEXTBOOK, Textbook
 from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline, Task, tasks_of, units_of
 from baechi.records.pipeline.dependencies import in_flight
-from baechi.records.pipeline.merging import merged
+from baechi.records.pipeline.merge import merged
 from baechi.records.pipeline.pipeline import KeptSplit
 from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline

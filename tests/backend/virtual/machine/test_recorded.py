@@ -18,9 +18,9 @@ import pytest
 import torch
 from backend.virtual.machine.recording import EVENTS
 
-from baechi.backend.virtual.machine import caching
-from baechi.backend.virtual.machine.caching import CachingAllocator, OutOfMemory
-from baechi.backend.virtual.machine.expandable import ExpandableAllocator
+from baechi.backend.virtual.machine import caching_allocator
+from baechi.backend.virtual.machine.caching_allocator import CachingAllocator, OutOfMemory
+from baechi.backend.virtual.machine.expandable_allocator import ExpandableAllocator
 
 TRACES = Path(__file__).parent / "traces"
 ROOMY = 1 << 60
@@ -50,7 +50,7 @@ class ByFraction(ExpandableAllocator):
     """The limit is one that a process set itself: torch then asks for room for all of a block's segment."""
 
     def _needed_bytes(self, segment: Any, size_bytes: int) -> int:
-        return caching._segment_bytes(size_bytes)
+        return caching_allocator._segment_bytes(size_bytes)
 
 
 def replay(trace: Any, allocator: Any) -> Iterator[tuple[int, int, int, int]]:
@@ -113,7 +113,9 @@ def test_reserved_without_the_drivers_addresses(name: str) -> None:
     trace = recorded(name)
     found = list(replay(trace, CachingAllocator(trace["limit_bytes"] or ROOMY)))
     differ = [abs(theirs - ours) for *_, theirs, ours in found if theirs != ours]
-    assert len(differ) <= CLOSE * len(found) and max(differ, default=0) <= caching.SMALL_SEGMENT_BYTES
+    assert (
+        len(differ) <= CLOSE * len(found) and max(differ, default=0) <= caching_allocator.SMALL_SEGMENT_BYTES
+    )
 
 
 @pytest.mark.parametrize("name", ["roomy_expandable", "full_expandable"])
