@@ -91,7 +91,7 @@ def _bound(
         assigned = [one.name for bound in bounds for one in bound.assigned]
         if assigned:
             raise CompileError(
-                f"the code assigns the buffer {assigned[0]!r} anew, but over ranks it stays one tensor: write "
+                f"the code assigns the buffer {assigned[0]!r} anew, but over ranks it stays one: write "
                 "it in place, as in self.count.add_(1)"
             )
         compiler = captures.compiler(runtime)
