@@ -158,7 +158,16 @@ class CompileError(FatalError):
 
 
 class RankError(FatalError):
-    """Over several processes: one differs from the others, was lost, or lacks the values of a tensor."""
+    """Over several processes: one differs from the others, was lost, or lacks the values of a tensor.
+
+    Args:
+        message: what is wrong, on which rank, and the cure.
+        on_all: whether all ranks raise it at the same place, so that they are still together.
+    """
+
+    def __init__(self, message: str, *, on_all: bool = False) -> None:
+        self.on_all = on_all
+        super().__init__(message)
 
 
 class DryRunError(FatalError):

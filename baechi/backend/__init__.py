@@ -18,7 +18,7 @@ from baechi.records.cluster import Cluster
 
 def backend_of(cluster: Cluster) -> AbstractBackend:
     """The backend that runs a cluster."""
-    if are_of_ranks(cluster.names):
+    if are_of_ranks(cluster.names) and not cluster.emulated:
         return RankDevices(cluster.names, wires())
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 

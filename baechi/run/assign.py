@@ -35,6 +35,7 @@ from baechi.run.guards.models import refuse_foreign
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.programs.capture import Captures
+from baechi.run.ranks.looks import look
 from baechi.run.ranks.weights import keep_own
 from baechi.run.recompute import call_recomputed, wrap_recomputed
 from baechi.run.runtime import Reorder, Runtime
@@ -74,6 +75,7 @@ def assign(
     shards = make_shards(plan, modules)
     shard_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
     if isinstance(runtime.backend, RankDevices):
+        runtime.look_in_ranks = look
         weights = keep_own(model, weights, planned, runtime.backend, optimizer)
     move(by_shard(weights, runtime.cuts), planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())

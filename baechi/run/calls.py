@@ -16,7 +16,7 @@ from baechi.run.pipeline.call import call_pipelined
 from baechi.run.pipeline.walk import with_loss
 from baechi.run.plain_step import run_layer, run_step
 from baechi.run.programs.call import call_in_parts, call_whole
-from baechi.run.ranks.call import call_in_ranks, call_whole_in_ranks
+from baechi.run.ranks.call import call_in_ranks, call_whole_in_ranks, told_to_others
 from baechi.run.reorder.deferred_values import force
 from baechi.run.runtime import Runtime
 from baechi.run.sharded.layers import run_shards
@@ -130,7 +130,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         compiled = None if runtime.captures is None else programs
         called = functools.partial(call_pipelined, module, runtime, split, called, inputs, compiled)
     try:
-        return left_as_before(called)
+        with told_to_others(runtime):
+            return left_as_before(called)
     except RuntimeError as error:
         why = "" if isinstance(error, BaechiError) else why_elsewhere(module, binding)
         if why:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -83,6 +83,10 @@ class Runtime:
         """Whether each device belongs to a process of its own (`run.ranks`)."""
         self.stand_ins = StandIns()
         """Over ranks, what stands in for weights of others while the model's code is captured."""
+        self.look_in_ranks: Any = None
+        """Over ranks, looks at a batch (`run.ranks.looks`)."""
+        self.schedules: dict[Hashable, Any] = {}
+        """Over ranks, what all of them do in each kind of call."""
         self.ranked_steps = 0
         """Over ranks, how many steps all of them took."""
         self.goes_back_in_parts = False

@@ -14,9 +14,14 @@ import torch
 from torch import nn
 
 from baechi.errors import RankError
-from baechi.torchlib.private.modes import without_subclass_function
-from baechi.torchlib.private.modules import buffer_table, parameter_table
-from baechi.torchlib.private.tensors import make_wrapper
+from baechi.torchlib.private.modules import (
+    buffer_table,
+    flat_lists,
+    flat_lists_now,
+    parameter_table,
+    set_flat_lists,
+)
+from baechi.torchlib.private.tensors import make_wrapper, no_function_override
 from baechi.torchlib.tensors.swap_memory import exchange_kind
 
 _ATEN = torch.ops.aten
@@ -87,10 +92,7 @@ class ElsewhereTensor(torch.Tensor):
         del force
         self.refuse("numpy")
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with without_subclass_function():
-            return func(*args, **(kwargs or {}))
+    __torch_function__ = no_function_override
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -130,11 +132,13 @@ class StandIns:
     def __init__(self) -> None:
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._weights: dict[int, torch.Tensor] = {}
+        self._flat: dict[nn.RNNBase, tuple[Any, Any]] = {}
 
     @contextmanager
     def standing(self, model: nn.Module) -> Iterator[None]:
         """Within this context they stand in the model's tables."""
         before: list[tuple[Any, str, torch.Tensor]] = []
+        lists: list[tuple[nn.RNNBase, tuple[Any, Any]]] = []
         try:
             for module in model.modules():
                 for table in (parameter_table(module), buffer_table(module)):
@@ -142,8 +146,17 @@ class StandIns:
                         if isinstance(weight, ElsewhereTensor):
                             before.append((table, name, weight))
                             table[name] = self._of(weight)
+                if isinstance(module, nn.RNNBase) and any(
+                    isinstance(weight, ElsewhereTensor) for weight in flat_lists(module)[0]
+                ):
+                    lists.append((module, flat_lists(module)))
+                    if module not in self._flat:
+                        self._flat[module] = flat_lists_now(module)
+                    set_flat_lists(module, self._flat[module])
             yield
         finally:
+            for module, kept in lists:
+                set_flat_lists(module, kept)
             for table, name, weight in before:
                 table[name] = weight
 

@@ -109,7 +109,8 @@ def distribute(
             tuples is several examples. Where they lie counts: by default outputs go there.
         examples: several inputs, if there are calls that take different paths through the model.
         cluster: the devices, or text that `Cluster.parse` reads; by default all visible accelerators, or two
-            emulated ones. Devices to plan for stand for visible ones of their kinds.
+            emulated ones; of several processes that `torchrun` started, one device each. Devices to plan for
+            stand for visible ones of their kinds.
         placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"m-sct"`, `"chain"`, `"even"`,
             `"round-robin"`, `"random:SEED"`, or a callable `(graph, cluster) -> Plan`.
         effort: how long `"auto"` searches; see `place`.
@@ -168,6 +169,7 @@ def distribute(
         PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
+        RankError: several processes were not given the same, or another one failed.
         BatchCoupled: in the first step, not here, unless `microbatches` is `"auto"`: see `coupled`.
         ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, a batch
             that cannot be split, or arguments that exclude each other.
@@ -189,7 +191,11 @@ def distribute(
     refuse_layers_with(layers, plan=plan)
     over = None
     if ranked:
-        asked = {"microbatches": microbatches, "compile": compile, "optimizer": name, "placer": placer}
+        asked = {
+            **{"microbatches": microbatches, "compile": compile, "optimizer": name, "coupled": coupled},
+            "loss": loss is not None,
+            "loss_weights": "a function" if callable(loss_weights) else loss_weights,
+        }
         refuse_in_ranks(
             {
                 "recompute": recompute,
@@ -204,7 +210,7 @@ def distribute(
         batch = None if inputs is None else Inputs.each_of(inputs)
         over = Ranked(batch, splitting, trained, stages_in_ranks(stages), verbose)
         check_ranks(model, over, asked)
-        cluster = ranks_cluster()
+        cluster = ranks_cluster() if cluster is None else cluster
     if over is not None and plan is not None:
         given, devices = plan, cast(Cluster, cluster)
         made = by_first(lambda: seated(given if isinstance(given, Pipeline) else read_plan(given), devices))

@@ -23,18 +23,19 @@ class RankDevices(TorchDevices):
 
     Attributes:
         wires: as given.
-        own: the name of this process's device; empty if the plan has none for it.
+        own: the name of this process's device.
+        ranks: by device, its rank.
     """
 
     def __init__(self, names: Sequence[str], wires: Wires) -> None:
         ranks = [rank_of(name) for name in names]
-        if len(set(ranks)) != len(ranks) or max(rank or 0 for rank in ranks) >= wires.size:
+        if sorted(rank or 0 for rank in ranks) != list(range(wires.size)):
             raise PlanError(
                 f"the plan is for the devices {', '.join(names)}, and there are {wires.size} ranks: a rank "
                 "has one device. Start as many processes as the plan has devices"
             )
-        self.own = next((name for name, rank in zip(names, ranks, strict=True) if rank == wires.rank), "")
-        self._here = self.own.partition("/")[2] or "cpu"
+        self.own = names[ranks.index(wires.rank)]
+        self._here = self.own.partition("/")[2]
         super().__init__((self._here,))
         self.names, self.wires = tuple(names), wires
         self.ranks = {name: rank for name, rank in zip(names, ranks, strict=True) if rank is not None}
@@ -47,7 +48,7 @@ class RankDevices(TorchDevices):
         if isinstance(tensor, ElsewhereTensor):
             return tensor.place
         found = super().place_of(tensor)
-        return self.own if found == self._here and self.own else found
+        return self.own if found == self._here else found
 
     def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
         return lambda tensor: self.place_of(tensor) == place

@@ -62,7 +62,10 @@ def verdict_of(
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
     if runtime.over_ranks:  # it was judged before the weights went to their ranks
         unused = Looker(model, partial(_whole, model, runtime, microbatches.loss), None)
-        return microbatches.judge.known(Case(unused, inputs, parts, microbatches.split))
+        case = Case(unused, inputs, parts, microbatches.split)
+        if microbatches.judge.is_in_doubt(case):
+            runtime.look_in_ranks(model, runtime, microbatches, case)
+        return microbatches.judge.known(case)
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)

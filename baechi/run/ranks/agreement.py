@@ -20,7 +20,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 _SHOWN = 200
 
 
-def agree(runtime: Runtime, schedule: Schedule, inputs: Inputs | None = None) -> None:
+def agree(runtime: Runtime, schedule: Schedule, phase: int, inputs: Inputs | None = None) -> None:
     """Raise on all ranks if they were given something else, or would send something else."""
     backend = runtime.backend
     assert isinstance(backend, RankDevices)
@@ -30,7 +30,7 @@ def agree(runtime: Runtime, schedule: Schedule, inputs: Inputs | None = None) ->
     step = runtime.ranked_steps
     looks = [f"{str(one.dtype)[6:]} of shape {tuple(one.shape)}" for one in given]
     sums = list(_sums(given)) if step & (step - 1) == 0 else []
-    mine = [step, _number(looks), _number(sums), schedule.digest()]
+    mine = [step, _number(looks), _number(sums), schedule.digests[phase]]
     found = backend.wires.gather(mine)
     if any(one != found[0] for one in found):
         _refuse(backend, found, (looks, sums, list(map(str, schedule.transfers))))
@@ -45,7 +45,9 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
         "another order of transfers",
     )
     if len(set(steps)) > 1:
-        raise RankError(f"ranks are in different steps: {steps}. Every rank has to call the model as often")
+        raise RankError(
+            f"ranks are in different steps: {steps}. Every rank has to call the model as often", on_all=True
+        )
     for number, what in enumerate(whats):
         each = [one[number] for one in said]
         differing = [rank for rank, one in enumerate(each) if one != each[0]]
@@ -54,9 +56,10 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
             first, other = next((one, two) for one, two in pairs if one != two)
             raise RankError(
                 f"rank {differing[0]} has {what}: there {other[:_SHOWN]}, and {first[:_SHOWN]} on rank 0 "
-                f"(step {steps[0]})"
+                f"(step {steps[0]})",
+                on_all=True,
             )
-    raise RankError(f"ranks differ in step {steps[0]}: {found}")
+    raise RankError(f"ranks differ in step {steps[0]}: {found}", on_all=True)
 
 
 def _sums(given: Sequence[torch.Tensor]) -> Iterator[str]:

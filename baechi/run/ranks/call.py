@@ -7,7 +7,8 @@ loop       this rank's part of the order                                        
 share      scalars go to all ranks; other outputs stay where they are                outputs
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -33,7 +34,7 @@ from baechi.run.ranks.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns
-from baechi.torchlib.tensors.pytree import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 _OVER_RANKS = "over several ranks", "call the model again"
 _NO_LOSS = (
@@ -43,33 +44,32 @@ _NO_LOSS = (
 
 
 def call_whole_in_ranks(
-    model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
+    model: nn.Module,
+    runtime: Runtime,
+    loss: Loss | None,
+    as_written: Callable[[], Any] | None,
+    inputs: Inputs,
 ) -> Any:
     """Call a model in one step."""
     del as_written
-    backend = _backend_of(runtime)
-    with backend.wires.guarded():
-        (bound,) = _bound(model, runtime, loss, [inputs], alike=False)
-        runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
-        with backend.step() as runtime.measure:
-            return _WholeInRanks(model, runtime, bound, inputs).run()
+    (bound,) = _bound(model, runtime, loss, [inputs], alike=False)
+    runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
+    with runtime.backend.step() as runtime.measure:
+        return _WholeInRanks(model, runtime, bound, inputs).run()
 
 
 def call_in_ranks(
     model: nn.Module, runtime: Runtime, microbatches: Microbatches, pipeline: Pipeline, batch: Batch
 ) -> Callable[[], Any] | None:
     """What runs a call in microbatches."""
-    backend = _backend_of(runtime)
-    with backend.wires.guarded():
-        if batch.parts.leaves:
-            raise CompileError(
-                "an input of the model requires a gradient, and over ranks none comes back to it: detach it"
-            )
-        parts = batch.parts
-        bounds = _bound(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
-        stays = replace(batch, home=None)
-        call = _InRanks(model, runtime, microbatches, (pipeline, stays), bounds)
-    return call.guarded
+    parts = batch.parts
+    bounds = _bound(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
+    return _InRanks(model, runtime, microbatches, (pipeline, replace(batch, home=None)), bounds).run
+
+
+def told_to_others(runtime: Runtime) -> AbstractContextManager[None]:
+    """Within this context an error on one of several ranks ends all of them."""
+    return runtime.backend.wires.guarded() if isinstance(runtime.backend, RankDevices) else nullcontext()
 
 
 def _backend_of(runtime: Runtime) -> RankDevices:
@@ -77,26 +77,40 @@ def _backend_of(runtime: Runtime) -> RankDevices:
     return runtime.backend
 
 
+def _refuse_leaves(inputs: Inputs) -> None:
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in(inputs.args, inputs.kwargs)):
+        raise CompileError(
+            "an input of the model requires a gradient, and over ranks none comes back to it: detach it"
+        )
+
+
 def _bound(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
 ) -> list[Bound]:
     """The graphs of calls, with the model's own weights among their inputs."""
+    for part in parts:
+        _refuse_leaves(part)
     stand_ins: StandIns = runtime.stand_ins
     captures = runtime.captures
     with stand_ins.standing(model):
-        bounds = captures.bind(model, runtime, loss, parts, alike=alike)
-        if bounds is None:
-            why = captures.why.get(kind_of_call(model, parts[0]), captures.last_told)
-            raise CompileError(f"over ranks a model runs as programs, and this call does not: {why}")
-        assigned = [one.name for bound in bounds for one in bound.assigned]
-        if assigned:
+        try:
+            bounds = captures.bind(model, runtime, loss, parts, alike=alike)
+            if bounds is None:
+                raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
+            assigned = [one.name for bound in bounds for one in bound.assigned]
+            if assigned:
+                raise CompileError(
+                    f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
+                )
+            compiler = captures.compiler(runtime)
+            for bound in bounds:
+                bound.captured.compiled(runtime, bound.flat, compiler)
+        except CompileError as error:
+            why = str(error).partition(". Change that line, or")[0]
             raise CompileError(
-                f"the code assigns the buffer {assigned[0]!r} anew, but over ranks it stays one tensor: write "
-                "it in place, as in self.count.add_(1)"
-            )
-        compiler = captures.compiler(runtime)
-        for bound in bounds:
-            bound.captured.compiled(runtime, bound.flat, compiler)
+                f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
+                "one process"
+            ) from error
     return [
         Bound(
             bound.captured,
@@ -120,17 +134,19 @@ class _WholeInRanks(Whole):
     def __init__(self, model: nn.Module, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         super().__init__(runtime, bound, inputs)
         self._ranks, self._inputs = _backend_of(runtime), inputs
-        self._schedule = _schedule(self._ranks, [self.values], model)
+        self._tasks = [
+            (0, self._compiled.cutting.position_of(task)) for task in self._compiled.cutting.units.tasks(1)
+        ]
+        self._schedules = partial(_scheduled, (runtime, model), [bound], [self.values])
+        self._schedule = self._schedules((), [self._of(forward=True)])
         self._rank_loop = RankLoop(self._ranks, [self.values], (), self._schedule)
         self._trains = model.training and torch.is_grad_enabled()
 
     def run(self) -> Any:
         """Run forward; `backward()` of a scalar that it returns runs the backwards."""
-        cutting, loop = self._compiled.cutting, self._rank_loop
-        tasks = [(0, cutting.position_of(task)) for task in cutting.units.tasks(1)]
-        forward = self._schedule.extend([task for task in tasks if cutting.is_forward(task[1])])
-        agree(self._runtime, self._schedule, self._inputs)
-        loop.act(forward)
+        loop = self._rank_loop
+        agree(self._runtime, self._schedule, 0, self._inputs)
+        loop.act(self._schedule, 0)
         loop.write((), waits=True)
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
@@ -145,20 +161,21 @@ class _WholeInRanks(Whole):
             if number not in scalars and not isinstance(outputs[number], ElsewhereTensor):
                 outputs[number] = ended(outputs[number].detach().requires_grad_())
         if scalars:
-            backward = [task for task in tasks if not cutting.is_forward(task[1])]
             leaves = leaves_of([self.values])
             own = [one for one in leaves if not isinstance(one, ElsewhereTensor)]
-            go = partial(self._gone_back, scalars, leaves, backward)
+            go = partial(self._gone_back, scalars, leaves)
             handed = handed_over([outputs[number] for number in scalars], own, go, _OVER_RANKS)
             for number, value in zip(scalars, handed, strict=True):
                 outputs[number] = value
         return self._bound.result(outputs, deep=True)
 
+    def _of(self, *, forward: bool) -> list[tuple[int, int]]:
+        return [task for task in self._tasks if self._compiled.cutting.is_forward(task[1]) == forward]
+
     def _gone_back(
         self,
         numbers: Sequence[int],
         leaves: Sequence[torch.Tensor],
-        tasks: Sequence[tuple[int, int]],
         incoming: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         loop, values = self._rank_loop, self.values
@@ -170,11 +187,12 @@ class _WholeInRanks(Whole):
                     here = self._compiled.tangent_place(number) in (self._ranks.own, self._ranks.host)
                     given[number] = values.tangent(self._ranks, number, grad) if here else None
             _gone_back(values, given)
-            actions = self._schedule.extend(tasks)
-            agree(self._runtime, self._schedule)
-            loop.act(actions)
+            both = [self._of(forward=True), self._of(forward=False)]
+            schedule = self._schedules((frozenset(given),), both)
+            agree(self._runtime, schedule, 1)
+            loop.act(schedule, 1)
             found = loop.gradients(leaves)
-            _note_gradients(self._schedule, leaves)
+            _note_gradients(schedule, leaves)
         return [
             grad for leaf, grad in zip(leaves, found, strict=True) if not isinstance(leaf, ElsewhereTensor)
         ]
@@ -195,25 +213,20 @@ class _InRanks(InParts):
         self._ranks = _backend_of(runtime)
         if model.training and torch.is_grad_enabled() and not self._losses:
             raise CompileError(_NO_LOSS)
-        self._schedule = _schedule(self._ranks, self.values, model)
+        for values, number in zip(self.values, self._losses, strict=False):
+            values.backward = values.compiled.programs(frozenset([number]), forward=False)
+        kind = id(self._pipeline), tuple(self._losses)
+        self._schedule = _scheduled((runtime, model), bounds, self.values, kind, [self._now()])
         self._loop = self._rank_loop = RankLoop(
             self._ranks, self.values, self._draws, self._schedule, self._seed_here
         )
         self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
 
-    def guarded(self) -> Any:
-        """Run what the call has to run; an error of it ends all ranks."""
-        with self._ranks.wires.guarded():
-            return self.run()
-
     def run(self) -> Any:
         """Run what the call has to run."""
         loop = self._rank_loop
-        for values, number in zip(self.values, self._losses, strict=False):
-            values.backward = values.compiled.programs(frozenset([number]), forward=False)
-        actions = self._schedule.extend(self._now())
-        agree(self._runtime, self._schedule, Inputs(*self._inputs))
-        loop.act(actions)
+        agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
+        loop.act(self._schedule, 0)
         loop.write((), waits=not self._losses)
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
@@ -261,8 +274,28 @@ class _InRanks(InParts):
         return [grad for leaf, grad in pairs if not isinstance(leaf, ElsewhereTensor)]
 
 
-def _schedule(backend: RankDevices, values: Sequence[Values], model: nn.Module) -> Schedule:
-    return Schedule(backend, values, frozenset(map(id, weights_of(model).values())))
+def _scheduled(
+    of: tuple[Runtime, nn.Module],
+    bounds: Sequence[Bound],
+    values: Sequence[Values],
+    kind: tuple[Hashable, ...],
+    phases: Sequence[Iterable[tuple[int, int]]],
+) -> Schedule:
+    """What all ranks do in a kind of call; it is made once."""
+    runtime, model = of
+    own = [
+        tuple([id(one) for one, is_given in zip(each.flat, each.captured.given, strict=True) if not is_given])
+        for each in bounds
+    ]
+    key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
+    found: Schedule | None = runtime.schedules.get(key)
+    if found is None:
+        weights = frozenset(map(id, weights_of(model).values()))
+        found = runtime.schedules[key] = Schedule(_backend_of(runtime), values, weights)
+        for phase in phases:
+            found.extend(phase)
+        found.let_go()
+    return found
 
 
 def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import RankError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Program, Run, Slot
@@ -45,6 +45,9 @@ class RankLoop(Loop):
         self._underway: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
+        for one in values:  # what has no values here is not looked at
+            for slot in [slot for slot, value in one.by_slot.items() if isinstance(value, ElsewhereTensor)]:
+                del one.by_slot[slot]
         self._numbers = {id(one): number for number, one in enumerate(values)}
         if backend.wires.rank == 0:
             for number in range(len(values)):
@@ -52,9 +55,10 @@ class RankLoop(Loop):
                 state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
                 self._states[number] = state
 
-    def act(self, actions: Sequence[Action]) -> None:
-        """Do this rank's part."""
-        self.run(self._tasks(of_rank(actions, self._backend.wires.rank)))
+    def act(self, schedule: Schedule, phase: int) -> None:
+        """Do this rank's part of a phase."""
+        self._schedule = schedule
+        self.run(self._tasks(schedule.phases[phase]))
         self._backend.wires.wait_for_sends()
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer
+from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
 
@@ -35,6 +35,8 @@ class Schedule:
             they are added up.
         state_at: by microbatch, the rank that drew last.
         draws: whether any program draws.
+        phases: what this rank does, phase by phase: forward and backward, or both in one.
+        digests: after each phase, a number that tells schedules apart.
     """
 
     def __init__(self, backend: RankDevices, values: Sequence[Values], weights: Collection[int]) -> None:
@@ -44,6 +46,9 @@ class Schedule:
         self.gradients: dict[int, dict[str, None]] = {}
         self.state_at = [0] * len(values)
         self.draws = False
+        self.phases: list[list[Action]] = []
+        self.digests: list[int] = []
+        self._compiled = [one.compiled for one in values]  # so that none of another schedule gets its `id`
         self._made: dict[tuple[int, Slot], str] = {}
         self._shared: dict[tuple[int, str], Transfer] = {}
         self._inputs = [{slot: one.flat[n] for n, slot in self._numbered(one)} for one in values]
@@ -51,8 +56,8 @@ class Schedule:
             for output, slot in one.compiled.tangents.items():
                 self._made[number, slot] = one.compiled.tangent_place(output)
 
-    def extend(self, tasks: Iterable[tuple[int, int]]) -> list[Action]:
-        """The actions of further tasks: microbatches and positions."""
+    def extend(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """A further phase: microbatches and positions."""
         actions: list[Action] = []
         for microbatch, position in tasks:
             program = self._values[microbatch].program_at(position)
@@ -61,12 +66,13 @@ class Schedule:
                 rank = self._backend.ranks[program.place]
                 actions.append(Computation(rank, microbatch, position))
                 self._after(actions, microbatch, program)
-        return actions
-
-    def digest(self) -> int:
-        """A number that tells schedules apart."""
+        self.phases.append(of_rank(actions, self._backend.wires.rank))
         lines = "\n".join(map(str, self.transfers))
-        return int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7])
+        self.digests.append(int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7]))
+
+    def let_go(self) -> None:
+        """No further phase comes: the values of the call that it was made for are let go."""
+        self._values, self._inputs = (), []
 
     @staticmethod
     def _numbered(values: Values) -> list[tuple[int, Slot]]:

@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.torchlib.elsewhere import ElsewhereTensor, leave_elsewhere
-from baechi.torchlib.private.groups import TOTAL_NORM, grouped_by_kind, norms_of
+from baechi.torchlib.private.groups import TOTAL_NORM, TOTAL_NORM_BY_NAME, grouped_by_kind, norms_of
 from baechi.torchlib.tensors.storage import storage_object
 
 _models: "WeakSet[nn.Module]" = WeakSet()
@@ -70,6 +70,7 @@ def _teach_torch() -> None:
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
     TOTAL_NORM.put(total_norm)
+    TOTAL_NORM_BY_NAME.put(total_norm)
 
 
 def _elsewhere(optimizer: torch.optim.Optimizer) -> Iterator[ElsewhereTensor]:

@@ -27,6 +27,9 @@ TOTAL_NORM = Place(torch.nn.utils.clip_grad, "_get_total_norm")
 """Without it, `clip_grad_norm_` over several processes raises: it would need gradients of the others."""
 note_place(torch.nn.utils.clip_grad, "_get_total_norm", "clip gradients that lie in several processes")
 
+TOTAL_NORM_BY_NAME = Place(torch.nn.utils, "get_total_norm")
+"""The same function for users. It is public, so that every torch has it."""
+
 _grouped: Callable[..., Any] = named(
     "torch.utils._foreach_utils._group_tensors_by_device_and_dtype", "clip by the norm of all gradients"
 )

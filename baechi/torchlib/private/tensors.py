@@ -43,6 +43,10 @@ storage_use_count: Callable[[int], int] = named(
 make_wrapper: Callable[..., Any] = named(
     "torch.Tensor._make_wrapper_subclass", "make tensors that are still to be computed (use reorder=False)"
 )
+no_function_override: Any = named(
+    "torch._C._disabled_torch_function_impl", "let tensors without values say their shapes"
+)
+"""In place of `__torch_function__`, so that attributes are read as quickly as a plain tensor's."""
 swap_implementation: Callable[[torch.Tensor, torch.Tensor], None] = named(
     "torch._C._swap_tensor_impl", "put other memory behind a tensor that others hold"
 )

@@ -137,7 +137,8 @@ def seated(plan: Plan | Pipeline, cluster: Cluster) -> Plan | Pipeline:
                 if HOST not in (one, two) and {one, two} <= there.keys()
             }
             kept = tuple([replace(one, name=there[one.name]) for one in devices])
-            target = replace(inside.cluster, devices=kept, links=links, emulated=False)
+            idle = cluster.devices[len(kept) :]
+            target = replace(inside.cluster, devices=kept + idle, links=links, emulated=False)
         else:
             there, target = seats(inside, cluster), cluster
         inside = renamed(inside, target, there)
@@ -202,5 +203,6 @@ def _judge(model: nn.Module, microbatches: Microbatches, ranked: Ranked) -> None
         if one != said[0]:
             raise RankError(
                 f"rank {rank} finds that losses of microbatches count {one[0]}, rank 0 that they count "
-                f"{said[0][0]}: their weights or batches differ. Seed them alike, or say loss_weights="
+                f"{said[0][0]}: their weights or batches differ. Seed them alike, or say loss_weights=",
+                on_all=True,
             )

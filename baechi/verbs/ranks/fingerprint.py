@@ -55,7 +55,8 @@ def check_alike(wires: Wires, mine: Parts) -> None:
                 first, there = next((one, two) for one, two in pairs if one != two)
                 raise RankError(
                     f"rank {rank} has another {part} than rank 0: {there} (on rank 0: {first}); "
-                    f"{_CURES[part]}"
+                    f"{_CURES[part]}",
+                    on_all=True,
                 )
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 Built = tuple[nn.Module, Callable[[], dict[str, Tensor]]]
 """A model, and what makes a batch for it."""
 
-ROWS, WIDTH, WORDS, LENGTH = 8, 8, 11, 4
+ROWS, WIDTH, WORDS, LENGTH = 12, 8, 11, 4
 
 
 class Residual(nn.Module):
@@ -120,6 +120,24 @@ class Experts(nn.Module):
         weights = self.gate(x).softmax(-1)
         found = torch.stack([one(x) for one in self.experts], -1)
         return cross_entropy(self.head((found * weights.unsqueeze(-2)).sum(-1)).mean(1), y)
+
+
+class Masked(nn.Module):
+    """Recurrent layers, a mask that several layers read, and labels that do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.rows = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.blocks = nn.ModuleList([Residual() for _ in range(2)])
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.register_buffer("mask", torch.ones(LENGTH, LENGTH).tril().bool())
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        hidden = self.rows(self.table(x))[0]
+        for block in self.blocks:
+            near = (hidden @ hidden.transpose(1, 2)).masked_fill(~self.mask, -1e9).softmax(-1)
+            hidden = block(near @ hidden)
+        return cross_entropy(self.head(hidden).flatten(0, 1), y.flatten(), ignore_index=0)
 
 
 def words() -> Tensor:

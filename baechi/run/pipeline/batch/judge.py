@@ -442,6 +442,29 @@ class Judge:
             weigh = partial(list, weigh())  # the model's code may write what is weighed
         return Verdict(found, shares, weigh, case.parts.rows)
 
+    def is_in_doubt(self, case: Case) -> bool:
+        """Whether a look would be needed to know what the losses of these parts count."""
+        self._candidates_now = None
+        return any(
+            evidence.asks(case.parts, self._rules_of(name, case.parts))
+            for name, evidence in self._numbers.items()
+            if self._objective in (None, name)
+        )
+
+    def hear(self, case: Case, numbers: Mapping[str, Figures]) -> str | None:
+        """Note what numbers tell where the caller has looked; the name of one that no rule gives."""
+        self._candidates_now = None
+        for name, evidence in self._numbers.items():
+            if name in numbers and isfinite(numbers[name].whole):
+                rules = self._rules_of(name, case.parts)
+                rounding = Rounding(case.looker.unit(), lambda: 0.0)
+                told = heard(case.parts, rules, numbers[name], rounding)
+                if told.fitting:
+                    evidence.keep(told)
+                elif self._objective in (None, name):
+                    return name
+        return None
+
     # --- rules
 
     def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
