@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         FatalError,
         PlacementError,
         PlanError,
+        RankError,
         RecordError,
         RecoverableError,
         ShardedTensorError,
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
         UnsplittableCall,
         WorkerError,
     )
-    from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.records import Cluster, Device, Host, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.records.replicas import Replicas
     from baechi.records.stages import Stages
     from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from baechi.verbs.pipelines import pipeline
     from baechi.verbs.plans import place, simulate
     from baechi.verbs.profile import profile
+    from baechi.verbs.replicas import replicate
     from baechi.verbs.split.verb import register_split, split
 
 __version__ = "0.1.0"
@@ -84,6 +87,7 @@ _HOMES = {
         "FatalError",
         "PlacementError",
         "PlanError",
+        "RankError",
         "RecordError",
         "RecoverableError",
         "ShardedTensorError",
@@ -96,9 +100,21 @@ _HOMES = {
     "baechi.verbs.pipelines": ("pipeline",),
     "baechi.verbs.plans": ("place", "simulate"),
     "baechi.verbs.profile": ("profile",),
+    "baechi.verbs.replicas": ("replicate",),
     "baechi.records.pipeline": ("Pipeline",),
+    "baechi.records.replicas": ("Replicas",),
     "baechi.records.stages": ("Stages",),
-    "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
+    "baechi.records": (
+        "Cluster",
+        "Device",
+        "Host",
+        "HostCosts",
+        "Inputs",
+        "LayerGraph",
+        "Link",
+        "Plan",
+        "Timeline",
+    ),
 }
 
 __all__ = [
@@ -117,6 +133,7 @@ __all__ = [
     "DryRunError",
     "FatalError",
     "HaloTiles",
+    "Host",
     "HostCosts",
     "HybridScheduler",
     "Inputs",
@@ -126,9 +143,11 @@ __all__ = [
     "PlacementError",
     "Plan",
     "PlanError",
+    "RankError",
     "RankScheduler",
     "RecordError",
     "RecoverableError",
+    "Replicas",
     "RoundRobin",
     "Rows",
     "ShardedTensorError",
@@ -154,6 +173,7 @@ __all__ = [
     "profile",
     "register_split",
     "reordering",
+    "replicate",
     "restore",
     "simulate",
     "split",

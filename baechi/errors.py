@@ -7,6 +7,7 @@
     │   ├── CompileError       the model, or a call of it, does not run as compiled stages
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
+    │   ├── RankError          a process differs from the others, was lost, or has no values of a tensor
     │   ├── ShardedTensorError   an operation would need the whole of a sharded tensor
     │   ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     │   └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
@@ -154,6 +155,19 @@ class CaptureError(FatalError):
 
 class CompileError(FatalError):
     """A model, or a call of it, that does not run as compiled stages; the message has the line."""
+
+
+class RankError(FatalError):
+    """Over several processes: one differs from the others, was lost, or lacks the values of a tensor.
+
+    Args:
+        message: what is wrong, on which rank, and the cure.
+        on_all: whether all ranks raise it at the same place, so that they are still together.
+    """
+
+    def __init__(self, message: str, *, on_all: bool = False) -> None:
+        self.on_all = on_all
+        super().__init__(message)
 
 
 class DryRunError(FatalError):

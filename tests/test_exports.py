@@ -11,12 +11,13 @@ PUBLIC = {
     "dispatch", "Dispatched", "HaloTiles", "HybridScheduler", "RankScheduler", "RoundRobin", "Rows",
     "BatchSpec", "SplitDimension", "register_split", "split",
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
-    "unsplit",
+    "unsplit", "replicate", "Replicas", "Host",
     "reordering", "check", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline",
     "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
-    "CompileError", "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError",
+    "CompileError", "DryRunError", "FatalError", "PlacementError", "PlanError", "RankError",
+    "RecordError",
     "RecoverableError", "StreamRaceError", "ShardedTensorError", "UnsplittableCall",
 }  # fmt: skip
 

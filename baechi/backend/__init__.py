@@ -7,6 +7,9 @@ Start: `abstract`, then `transfer`.
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
+from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.ranks.meeting import wires
+from baechi.backend.ranks.names import are_of_ranks
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import is_here
 from baechi.backend.virtual import VirtualDevices, aside, set_aside, suspended, unwatched
@@ -15,6 +18,8 @@ from baechi.records.cluster import Cluster
 
 def backend_of(cluster: Cluster) -> AbstractBackend:
     """The backend that runs a cluster."""
+    if are_of_ranks(cluster.names) and not cluster.emulated:
+        return RankDevices(cluster.names, wires())
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend.ranks.devices import RankDevices
 from baechi.backend.real.devices import TorchDevices
 from baechi.cost.regions import around
-from baechi.errors import BaechiError
+from baechi.errors import BaechiError, RankError
 from baechi.records.device_map import ROOT
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
@@ -34,6 +35,8 @@ from baechi.run.guards.models import refuse_foreign
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.programs.capture import Captures
+from baechi.run.ranks.looks import look
+from baechi.run.ranks.weights import keep_own
 from baechi.run.recompute import call_recomputed, wrap_recomputed
 from baechi.run.runtime import Reorder, Runtime
 from baechi.run.sharded.layers import drop_shards, make_shards, sharded_layer_of
@@ -71,6 +74,9 @@ def assign(
     runtime = Runtime(plan, reorder=reorder)
     shards = make_shards(plan, modules)
     shard_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
+    if isinstance(runtime.backend, RankDevices):
+        runtime.look_in_ranks = look
+        weights = keep_own(model, weights, planned, runtime.backend, optimizer)
     move(by_shard(weights, runtime.cuts), planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
@@ -104,11 +110,16 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         The same model.
 
     Raises:
-        BaechiError: the model is not distributed.
+        BaechiError: the model is not distributed, or over ranks.
     """
     binding = binding_of(model)
     if binding is None and not is_replaced(model):
         raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to restore")
+    if binding is not None and binding.runtime.over_ranks:
+        raise RankError(
+            f"this {type(model).__name__} is distributed over ranks, and none has all of its weights: end "
+            "the processes, and load a checkpoint in one"
+        )
     for module in model.modules() if binding is not None else (model,):
         if binding is None or leave(module, binding.runtime):
             restore_forward(module)

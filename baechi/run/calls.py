@@ -16,6 +16,7 @@ from baechi.run.pipeline.call import call_pipelined
 from baechi.run.pipeline.walk import with_loss
 from baechi.run.plain_step import run_layer, run_step
 from baechi.run.programs.call import call_in_parts, call_whole
+from baechi.run.ranks.call import call_in_ranks, call_whole_in_ranks, told_to_others
 from baechi.run.reorder.deferred_values import force
 from baechi.run.runtime import Runtime
 from baechi.run.sharded.layers import run_shards
@@ -122,12 +123,15 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     inputs = Inputs(*args, **kwargs)
     if runtime.captures is not None and binding.name == ROOT:
         loss = None if split is None else split.loss
-        called = functools.partial(call_whole, module, runtime, loss, called, inputs)
+        whole = call_whole_in_ranks if runtime.over_ranks else call_whole
+        called = functools.partial(whole, module, runtime, loss, called, inputs)
     if split is not None:
-        compiled = None if runtime.captures is None else call_in_parts
+        programs = call_in_ranks if runtime.over_ranks else call_in_parts
+        compiled = None if runtime.captures is None else programs
         called = functools.partial(call_pipelined, module, runtime, split, called, inputs, compiled)
     try:
-        return left_as_before(called)
+        with told_to_others(runtime):
+            return left_as_before(called)
     except RuntimeError as error:
         why = "" if isinstance(error, BaechiError) else why_elsewhere(module, binding)
         if why:

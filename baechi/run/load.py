@@ -16,6 +16,7 @@ from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
 from baechi.run.weights.shards import by_shard
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.shards.cut import refill
 from baechi.torchlib.shards.weight import ShardedWeight
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
@@ -49,8 +50,9 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
     _check(model, checkpoint, weights, loaded, strict=strict)
     planned = planned_devices(runtime.plan, by_shard(weights, runtime.cuts))
     backend, sharing = runtime.backend, _sharing(weights)
+    own = {name: entry for name, entry in loaded.items() if not isinstance(weights[name], ElsewhereTensor)}
     with torch.no_grad():
-        for name, value in checkpoint.tensors(loaded):
+        for name, value in checkpoint.tensors(own):
             weight = weights[name]
             if weight.is_meta and isinstance(weight, ShardedWeight):
                 places = [planned[f"{name}[{number}]"] for number in range(len(weight.shards))]

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from baechi.backend import backend_of
+from baechi.backend.ranks.devices import RankDevices
 from baechi.backend.sends import wait_for_all_sends
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.device import HostWork
@@ -28,6 +29,7 @@ from baechi.run.step.call_sites import moves_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
+from baechi.torchlib.elsewhere import StandIns
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id, views_replayed
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.shards.gradients import leaves_of
@@ -77,6 +79,16 @@ class Runtime:
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
         self.captures: Any = None
         """The model's step as programs (`run.programs`); None if it runs as its code is written."""
+        self.over_ranks = isinstance(self.backend, RankDevices)
+        """Whether each device belongs to a process of its own (`run.ranks`)."""
+        self.stand_ins = StandIns()
+        """Over ranks, what stands in for weights of others while the model's code is captured."""
+        self.look_in_ranks: Any = None
+        """Over ranks, looks at a batch (`run.ranks.looks`)."""
+        self.schedules: dict[Hashable, Any] = {}
+        """Over ranks, what all of them do in each kind of call."""
+        self.ranked_steps = 0
+        """Over ranks, how many steps all of them took."""
         self.goes_back_in_parts = False
         """Whether microbatches go backward now; else a step that ran whole does."""
         self.weight_owners: MutableMapping[int, nn.Module] = WeakValueDictionary()

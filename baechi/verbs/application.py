@@ -15,7 +15,8 @@ import networkx as nx
 from baechi.backend import is_here
 from baechi.backend.real.discover import has_accelerator
 from baechi.errors import PlanError
-from baechi.records.cluster import HOST, Cluster
+from baechi.records.cluster import Cluster
+from baechi.records.described.checks import hosts_of, links_among
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -40,7 +41,7 @@ def applied(plan: Plan, cluster: Cluster | None = None) -> Plan:
     pairs = _matched(plan.cluster, needed_bytes, target)
     if target is None or pairs is None or not runs_here(target):
         raise _refusal("the plan needs", plan.cluster, needed_bytes, target)
-    return _renamed(plan, target, {planned.name: there.name for planned, there in pairs})
+    return renamed(plan, target, {planned.name: there.name for planned, there in pairs})
 
 
 def located(cluster: Cluster) -> Cluster:
@@ -54,9 +55,8 @@ def located(cluster: Cluster) -> Cluster:
     devices = [
         replace(there, memory_bytes=min(planned.memory_bytes, there.memory_bytes)) for planned, there in pairs
     ]
-    kept = {HOST, *[device.name for device in devices]}
-    links = {ends: link for ends, link in target.links.items() if set(ends) <= kept}
-    return replace(target, devices=tuple(devices), links=links)
+    links = links_among(devices, target.links)
+    return replace(target, devices=tuple(devices), links=links, hosts=hosts_of(devices, target.hosts))
 
 
 def _visible() -> Cluster | None:
@@ -95,7 +95,17 @@ def _matched(cluster: Cluster, needed_bytes: Mapping[str, int], target: Cluster 
     return None
 
 
-def _renamed(plan: Plan, target: Cluster, there: Mapping[str, str]) -> Plan:
+def seats(plan: Plan, target: Cluster) -> dict[str, str]:
+    """By device that a plan uses, the one of its kind in a cluster of other processes."""
+    needed_bytes = {name: _needed_bytes(plan, name, target) for name in plan.devices_used}
+    pairs = _matched(plan.cluster, needed_bytes, target)
+    if pairs is None:
+        raise _refusal("the plan needs", plan.cluster, needed_bytes, target)
+    return {planned.name: there.name for planned, there in pairs}
+
+
+def renamed(plan: Plan, target: Cluster, there: Mapping[str, str]) -> Plan:
+    """A plan whose devices have other names."""
     graph = plan.graph
     if graph.says("pin"):
         pins = {node: there[costs.pin] for node, costs in graph.placed_costs() if costs.pin is not None}

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -42,12 +42,29 @@ from baechi.verbs.given import (
     tell_unused,
     with_outputs,
 )
-from baechi.verbs.pipeline.microbatches import PipelineRequest, assign_pipeline, fulfil_pipeline, here
+from baechi.verbs.pipeline.microbatches import (
+    PipelineRequest,
+    assign_pipeline,
+    chosen,
+    fulfil_pipeline,
+    here,
+)
 from baechi.verbs.pipeline.request import Coupled, LossWeights, Number, Splitting, refuse_apart, splitting_of
 from baechi.verbs.plans import Placer, placed
 from baechi.verbs.profile import Names, Source, default_cluster, profile
+from baechi.verbs.ranks.distributing import (
+    Ranked,
+    assign_in_ranks,
+    by_first,
+    check_ranks,
+    is_over_ranks,
+    ranks_cluster,
+    refuse_in_ranks,
+    seated,
+    stages_in_ranks,
+)
 from baechi.verbs.reordering import ReorderLike, decided
-from baechi.verbs.request import Request, fulfil
+from baechi.verbs.request import Request, fulfil, planned
 from baechi.verbs.split.request import asked_to_split, refuse_layers_with
 
 ClusterLike = Cluster | str | Path
@@ -94,7 +111,8 @@ def distribute(
             tuples is several examples. Where they lie counts: by default outputs go there.
         examples: several inputs, if there are calls that take different paths through the model.
         cluster: the devices, or text that `Cluster.parse` reads; by default all visible accelerators, or two
-            emulated ones. Devices to plan for stand for visible ones of their kinds.
+            emulated ones; of several processes that `torchrun` started, one device each. Devices to plan for
+            stand for visible ones of their kinds.
         placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"m-sct"`, `"chain"`, `"even"`,
             `"round-robin"`, `"random:SEED"`, or a callable `(graph, cluster) -> Plan`.
         effort: how long `"auto"` searches; see `place`.
@@ -153,11 +171,13 @@ def distribute(
         PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
+        RankError: several processes were not given the same, or another one failed.
         BatchCoupled: in the first step, not here, unless `microbatches` is `"auto"`: see `coupled`.
         ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, a batch
             that cannot be split, or arguments that exclude each other.
     """
     run_room.refuse_distributed(model)
+    ranked = is_over_ranks(cluster)
     plan = opened(plan)
     _check_choice(placer, device_map, plan, max_memory, recompute)
     check_outputs(outputs)
@@ -174,6 +194,32 @@ def distribute(
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order, coupled)
     refuse_apart(weights_apart, splitting, plan, recompute)
     refuse_layers_with(layers, plan=plan)
+    over = None
+    if ranked:
+        asked = {
+            **{"microbatches": microbatches, "compile": compile, "optimizer": name, "coupled": coupled},
+            "loss": loss is not None,
+            "loss_weights": "a function" if callable(loss_weights) else loss_weights,
+        }
+        refuse_in_ranks(
+            {
+                "recompute": recompute,
+                "layers": layers,
+                "examples": examples is not None,
+                "regions": options is not None,
+                "at_first_call": inputs is None and plan is None,
+                "auto": microbatches == "auto",
+                "outputs": outputs,
+            }
+        )
+        batch = None if inputs is None else Inputs.each_of(inputs)
+        over = Ranked(batch, splitting, trained, stages_in_ranks(stages), verbose)
+        check_ranks(model, over, asked)
+        cluster = ranks_cluster() if cluster is None else cluster
+    if over is not None and plan is not None:
+        given, devices = plan, cast(Cluster, cluster)
+        made = by_first(lambda: seated(given if isinstance(given, Pipeline) else read_plan(given), devices))
+        return assign_in_ranks(model, made, over)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
             return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained, stages)
@@ -182,7 +228,10 @@ def distribute(
             return _assigned(model, plan, cluster, reorder, outputs, {"optimizer": trained, "stages": stages})
     if device_map is not None:
         check_names(device_map, _names_in(model))
-    devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
+    if over is not None:
+        devices = cast(Cluster, cluster)
+    else:
+        devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
     devices = devices.with_memory(max_memory) if max_memory is not None else devices
     tell_unused(optimizer, training=model.training if training is None else training)
 
@@ -214,13 +263,23 @@ def distribute(
     )
     if splitting is not None:
         of_part = functools.partial(profile_with, weights_apart=weights_apart)
-        asked = PipelineRequest(request, splitting, of_part, placer, effort)
+        wanted = PipelineRequest(request, splitting, of_part, placer, effort)
+        if over is not None:
+            number = splitting.microbatches
+            return assign_in_ranks(
+                model, by_first(lambda: chosen(wanted, model, Inputs.of(inputs), number)), over
+            )
         if examples is not None:
             raise ValueError("microbatches go with one example: give inputs, a whole batch")
         if inputs is None:
-            return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, asked))
-        fulfil_pipeline(asked, model, Inputs.of(inputs))
+            return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, wanted))
+        fulfil_pipeline(wanted, model, Inputs.of(inputs))
         return model
+    if over is not None:
+        each = over.inputs or []
+        return assign_in_ranks(
+            model, by_first(lambda: planned(request, model, each, profile_with(model, examples=each))), over
+        )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
     fulfil(request, model, Inputs.each_of(inputs, examples))

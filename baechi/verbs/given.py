@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from baechi.cost.optimizers import optimizer_costs, row_of
+from baechi.errors import PlanError
 from baechi.records.files import holds
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.replicas import Replicas
 from baechi.records.stages import Stages
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ _Given = TypeVar("_Given")
 
 def opened(plan: _Given) -> _Given | Pipeline:
     """What was given, or the pipeline in the file that was given; plans are read where they are used."""
+    if isinstance(plan, Replicas) or (isinstance(plan, (str, Path)) and holds(Replicas.record_kind, plan)):
+        raise PlanError(
+            "these are several replicas, each in a process of its own: each distributes the pipeline of one "
+            "(plan=Replicas.load(file).pipeline), and DistributedDataParallel adds up the gradients"
+        )
     if isinstance(plan, (str, Path)) and holds(Pipeline.record_kind, plan):
         return Pipeline.load(plan)
     return plan

@@ -21,6 +21,7 @@ from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.plain_step import open_step
 from baechi.run.runtime import Runtime
 from baechi.torchlib.fakes.valueless import is_valueless
+from baechi.torchlib.modules.inside import tensors_inside
 from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -59,9 +60,28 @@ def verdict_of(
 ) -> Verdict:
     """What the losses of the microbatches count, and how their outputs are joined."""
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
+    if runtime.over_ranks:  # it was judged before the weights went to their ranks
+        unused = Looker(model, partial(_whole, model, runtime, microbatches.loss), None)
+        case = Case(unused, inputs, parts, microbatches.split)
+        if microbatches.judge.is_in_doubt(case):
+            runtime.look_in_ranks(model, runtime, microbatches, case)
+        return microbatches.judge.known(case)
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
+    return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
+
+
+def judge_before(model: nn.Module, microbatches: Microbatches, inputs: Inputs) -> Verdict | None:
+    """Judge a batch while the model is not distributed yet; None if its weights have no values."""
+    if not _has_values(model, inputs):
+        return None
+    looker = Looker(
+        model, lambda given: with_loss(model, microbatches.loss, *given.args, **given.kwargs), None
+    )
+    rows = rows_of(model, inputs, microbatches.split)
+    number = microbatches.pipeline_for(model, rows).microbatches
+    parts = parted(model, inputs, number, microbatches.split)
     return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
 
 
@@ -108,7 +128,7 @@ def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts:
 
 
 def _has_values(model: nn.Module, inputs: Inputs) -> bool:
-    for tensor in (*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)):
+    for tensor in (*tensors_inside(model), *tensors_in(inputs.args, inputs.kwargs)):
         if tensor.is_meta or is_valueless(tensor):
             return False
     return True

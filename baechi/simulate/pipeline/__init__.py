@@ -2,7 +2,7 @@
 
 In:    a `Plan` whose graph has the costs of one microbatch, a number of microbatches.
 Out:   orders with their predicted steps and peaks; a `Timeline`; a bound that no order can beat.
-Start: `costs`, `coster`, `listing`, `replay`; then `ordering/`.
+Start: `costs`, `coster`, `list_scheduler`, `replay`; then `ordering/`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any
+from weakref import ref
 
 from torch import nn
 
@@ -56,7 +57,7 @@ parse_to: Callable[..., tuple[Any, ...]] = named(
 )
 is_tracing: Callable[[], bool] = named("torch._C._is_tracing", "refuse to be traced")
 
-_FLAT = "_flat_weights"
+_FLAT, _FLAT_REFS = "_flat_weights", "_flat_weight_refs"
 
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 """Tables beside those of forward hooks, by the same keys."""
@@ -74,6 +75,24 @@ def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., 
 def renew_flat_weights(module: nn.RNNBase) -> None:
     """Let a recurrent layer compute with the weights that it has now: it keeps a list of them."""
     setattr(module, _FLAT, [getattr(module, name, None) for name in _flat_names(module)])
+
+
+def flat_lists(module: nn.RNNBase) -> tuple[Any, Any]:
+    """The lists of its weights that a recurrent layer keeps: they, and weak references to them."""
+    return getattr(module, _FLAT), getattr(module, _FLAT_REFS, None)
+
+
+def flat_lists_now(module: nn.RNNBase) -> tuple[Any, Any]:
+    """The same of the weights that it has now."""
+    weights = [getattr(module, name, None) for name in _flat_names(module)]
+    return weights, [None if one is None else ref(one) for one in weights]
+
+
+def set_flat_lists(module: nn.RNNBase, lists: tuple[Any, Any]) -> None:
+    """Let a recurrent layer keep other lists."""
+    setattr(module, _FLAT, lists[0])
+    if lists[1] is not None:
+        setattr(module, _FLAT_REFS, lists[1])
 
 
 def has_forward(module: nn.Module) -> bool:

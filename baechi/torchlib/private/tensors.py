@@ -43,6 +43,10 @@ storage_use_count: Callable[[int], int] = named(
 make_wrapper: Callable[..., Any] = named(
     "torch.Tensor._make_wrapper_subclass", "make tensors that are still to be computed (use reorder=False)"
 )
+no_function_override: Any = named(
+    "torch._C._disabled_torch_function_impl", "let tensors without values say their shapes"
+)
+"""In place of `__torch_function__`, so that attributes are read as quickly as a plain tensor's."""
 swap_implementation: Callable[[torch.Tensor, torch.Tensor], None] = named(
     "torch._C._swap_tensor_impl", "put other memory behind a tensor that others hold"
 )
@@ -77,6 +81,13 @@ multiply_each: Callable[[list[torch.Tensor], torch.Tensor], None] = named(
     lambda tensors, factor: [tensor.mul_(factor) for tensor in tensors],
 )
 """Multiplies tensors of one device in place. Without it, each takes an operator of its own."""
+
+add_each: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = named(
+    "torch._foreach_add_",
+    "add a program's gradients by one operator",
+    lambda tensors, others: [one.add_(other) for one, other in zip(tensors, others, strict=True)],
+)
+"""Adds tensors of one device in place. Without it, each takes an operator of its own."""
 
 SPARSE_PARTS = ("_indices", "_values")
 """What a sparse COO tensor is made of, as it is: `indices()` and `values()` want it coalesced."""

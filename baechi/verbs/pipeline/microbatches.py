@@ -92,13 +92,13 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
     """Profile a part of the batch, place and order, and assign."""
     optimizer = request.whole.optimizer
     with verbosity(request.whole.verbose), blocks_compiled(model, request.whole.compile):
-        pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
+        pipeline = chosen(request, model, inputs, request.splitting.microbatches)
         stages = request.whole.stages
         assign_pipeline(model, pipeline, request.splitting, optimizer, stages)
         if request.splitting.microbatches == "auto" and (how := couples_rows(model, inputs)):
             logger.warning("microbatches='auto' is one, not split, since rows are coupled: %s", how)
             restore(model)
-            pipeline = _chosen(request, model, inputs, 1)
+            pipeline = chosen(request, model, inputs, 1)
             assign_pipeline(model, pipeline, request.splitting, optimizer, stages)
         say(lambda: summary(plan_of(model)))
 
@@ -114,7 +114,7 @@ def assign_pipeline(
     split = pipeline.microbatches > 1 or splitting.loss is not None
     microbatches = splitting.microbatches_of(pipeline) if split else None
     if split:
-        _tell_norms(model)
+        tell_norms(model)
     trained = instance_of(optimizer)
     order = False if split else decided("auto", pipeline.plan)
     given: dict[str, Any] = {"optimizer": trained, "microbatches": microbatches, "stages": stages}
@@ -122,7 +122,7 @@ def assign_pipeline(
     return tell_uncompiled(model)
 
 
-def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: Number) -> Pipeline:
+def chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: Number) -> Pipeline:
     """The pipeline that is asked for, beside the plan without microbatches; for "auto" the faster one."""
     split = request.splitting.split or {}
     rows = rows_of(model, _without_target(request, inputs), split)
@@ -299,7 +299,8 @@ def _without_target(request: PipelineRequest, inputs: Inputs) -> Inputs:
     return Inputs(*inputs.args, **{key: value for key, value in inputs.kwargs.items() if key != TARGET})
 
 
-def _tell_norms(model: nn.Module) -> None:
+def tell_norms(model: nn.Module) -> None:
+    """Say which batch norms take their statistics from each microbatch."""
     norms = [
         name for name, module in model.named_modules() if isinstance(module, _BATCH_NORMS) and module.training
     ]

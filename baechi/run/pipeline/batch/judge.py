@@ -48,6 +48,7 @@ from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
 from baechi.run.pipeline.batch.signals import says_nothing_of_rows
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.fakes.valueless import is_valueless
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.private.modes import device_of, without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import mark_of
@@ -97,7 +98,7 @@ class Case:
         for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
             said.append((key, value if isinstance(value, (bool, str)) else type(value)))
         settings = []
-        for module in self.looker.model.modules():
+        for module in modules_in(self.looker.model):
             for name, value in vars(module).items():
                 if type(value) is bool or type(value) is str:  # such as `training`
                     settings.append((name, value))
@@ -440,6 +441,29 @@ class Judge:
         if found.numbers or not found.dims:  # else no output is known to be a number, and nobody will ask
             weigh = partial(list, weigh())  # the model's code may write what is weighed
         return Verdict(found, shares, weigh, case.parts.rows)
+
+    def is_in_doubt(self, case: Case) -> bool:
+        """Whether a look would be needed to know what the losses of these parts count."""
+        self._candidates_now = None
+        return any(
+            evidence.asks(case.parts, self._rules_of(name, case.parts))
+            for name, evidence in self._numbers.items()
+            if self._objective in (None, name)
+        )
+
+    def hear(self, case: Case, numbers: Mapping[str, Figures]) -> str | None:
+        """Note what numbers tell where the caller has looked; the name of one that no rule gives."""
+        self._candidates_now = None
+        for name, evidence in self._numbers.items():
+            if name in numbers and isfinite(numbers[name].whole):
+                rules = self._rules_of(name, case.parts)
+                rounding = Rounding(case.looker.unit(), lambda: 0.0)
+                told = heard(case.parts, rules, numbers[name], rounding)
+                if told.fitting:
+                    evidence.keep(told)
+                elif self._objective in (None, name):
+                    return name
+        return None
 
     # --- rules
 

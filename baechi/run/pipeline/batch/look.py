@@ -237,6 +237,10 @@ class Looker:
 
         return change
 
+    def unit(self) -> float:
+        """The unit in the last place of what the model computes, as it is."""
+        return _unit_of(self.model)
+
     def has_flat_weights(self) -> bool:
         """Whether a matrix of weights is all equal, as a head of zeros is: a look says little of its rows."""
         for shard in self._trained():

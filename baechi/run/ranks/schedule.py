@@ -1,0 +1,182 @@
+"""The total order of a step over ranks: programs, and the transfers between them, as plain data.
+
+It is what one process does (`programs.loop`), written down: a value that a program makes for others is sent
+at once; what backward reads of forward, and weights that lie elsewhere, are sent when they are first read.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from baechi.backend.ranks.devices import RankDevices
+from baechi.errors import CompileError
+from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.run.programs.loop import Values
+from baechi.run.programs.program import Program, Slot
+
+STATE: Slot = -1
+"""In place of a slot: the state of a microbatch's random generator."""
+
+
+class Schedule:
+    """What is done in a step, in one order for all ranks.
+
+    Args:
+        backend: the devices.
+        values: by microbatch.
+        weights: the `id`s of the model's weights and buffers; all else that a call reads is on every rank.
+
+    Attributes:
+        transfers: all of them.
+        arrivals: by microbatch and slot of a copy, the transfer that brings it.
+        gradients: by `id` of a leaf, the places where parts of its gradient are made, in the order in which
+            they are added up.
+        state_at: by microbatch, the rank that drew last.
+        draws: whether any program draws.
+        phases: what this rank does, phase by phase: forward and backward, or both in one.
+        digests: after each phase, a number that tells schedules apart.
+    """
+
+    def __init__(self, backend: RankDevices, values: Sequence[Values], weights: Collection[int]) -> None:
+        self._backend, self._values, self._weights = backend, values, weights
+        self.transfers: list[Transfer] = []
+        self.arrivals: dict[tuple[int, Slot], Transfer] = {}
+        self.gradients: dict[int, dict[str, None]] = {}
+        self.state_at = [0] * len(values)
+        self.draws = False
+        self.phases: list[list[Action]] = []
+        self.digests: list[int] = []
+        self._compiled = [one.compiled for one in values]  # so that none of another schedule gets its `id`
+        self._made: dict[tuple[int, Slot], str] = {}
+        self._shared: dict[tuple[int, str], Transfer] = {}
+        self._inputs = [{slot: one.flat[n] for n, slot in self._numbered(one)} for one in values]
+        for number, one in enumerate(values):
+            for output, slot in one.compiled.tangents.items():
+                self._made[number, slot] = one.compiled.tangent_place(output)
+
+    def extend(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """A further phase: microbatches and positions."""
+        actions: list[Action] = []
+        for microbatch, position in tasks:
+            program = self._values[microbatch].program_at(position)
+            if program is not None:
+                self._before(actions, microbatch, program)
+                rank = self._backend.ranks[program.place]
+                actions.append(Computation(rank, microbatch, position))
+                self._after(actions, microbatch, program)
+        self.phases.append(of_rank(actions, self._backend.wires.rank))
+        lines = "\n".join(map(str, self.transfers))
+        self.digests.append(int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7]))
+
+    def let_go(self) -> None:
+        """No further phase comes: the values of the call that it was made for are let go."""
+        self._values, self._inputs = (), []
+
+    @staticmethod
+    def _numbered(values: Values) -> list[tuple[int, Slot]]:
+        return [(number, slot) for number, slot in enumerate(values.compiled.inputs) if slot is not None]
+
+    def _before(self, actions: list[Action], microbatch: int, program: Program) -> None:
+        """What a program reads from other ranks, unless it was sent there already."""
+        for copy, original in program.copies:
+            if copy in program.sent:
+                continue
+            source = self._where(microbatch, original)
+            if source is None or source == program.place:
+                continue
+            known = self.arrivals.get((microbatch, copy))
+            weight = self._inputs[microbatch].get(original)
+            shared = None if weight is None or (microbatch, original) in self._made else id(weight)
+            if known is None and shared is not None:
+                known = self._shared.get((shared, program.place))
+            if known is None:
+                known = self._sent(actions, microbatch, (copy, original), (source, program))
+            self.arrivals[microbatch, copy] = known
+            if shared is None:
+                known.uses += 1
+            else:
+                known.shared = True
+                self._shared[shared, program.place] = known
+        rank = self._backend.ranks[program.place]
+        if program.random:
+            self.draws = True
+            if self.state_at[microbatch] != rank:
+                actions.append(self.state_sent(microbatch, rank))
+
+    def _after(self, actions: list[Action], microbatch: int, program: Program) -> None:
+        for slot in program.makes:
+            self._made[microbatch, slot] = program.place
+            for copy, place in program.sends.get(slot, ()):
+                source = (program.place, program)
+                self.arrivals[microbatch, copy] = self._sent(
+                    actions, microbatch, (copy, slot), source, self._backend.ranks[place]
+                )
+        values = self._values[microbatch]
+        for _, name in program.written:
+            tensor = values.flat[name]
+            if self._backend.place_of(tensor) != program.place:
+                raise CompileError(
+                    f"a buffer of shape {tuple(tensor.shape)} lies on {self._backend.place_of(tensor)}, and "
+                    f"is written on {program.place}, another rank: place the layers that write it together"
+                )
+            for other, found in enumerate(self._inputs):
+                for slot, one in found.items():
+                    if one is tensor and other != microbatch:
+                        self._made[other, slot] = program.place
+        for _, name in program.gradients:
+            self.gradients.setdefault(id(values.flat[name]), {})[program.place] = None
+
+    def _where(self, microbatch: int, slot: Slot) -> str | None:
+        """Where a value lies; None if every rank has it: inputs of the call, constants of the code."""
+        made = self._made.get((microbatch, slot))
+        if made is not None:
+            return made
+        found = self._inputs[microbatch].get(slot)
+        return None if found is None or id(found) not in self._weights else self._backend.place_of(found)
+
+    def _sent(
+        self,
+        actions: list[Action],
+        microbatch: int,
+        slots: tuple[Slot, Slot],
+        source: tuple[str, Program],
+        target: int | None = None,
+    ) -> Transfer:
+        copy, original = slots
+        place, program = source
+        values = self._values[microbatch]
+        ranks = self._backend.ranks
+        looks: Any = self._inputs[microbatch].get(original)
+        if looks is None:
+            looks = values.compiled.node_of(original).meta["val"]
+        if not isinstance(looks, torch.Tensor):
+            raise CompileError(
+                f"{program.name} reads a {type(looks).__name__} that another rank makes, and only tensors "
+                "travel: place the layers around it together"
+            )
+        made = Transfer(
+            number=len(self.transfers),
+            source=ranks[place],
+            target=ranks[program.place] if target is None else target,
+            microbatch=microbatch,
+            slot=copy,
+            original=original,
+            backward=not values.is_forward(program.position),
+            shape=tuple(looks.shape),
+            stride=tuple(looks.stride()),
+            dtype=str(looks.dtype).removeprefix("torch."),
+        )
+        self.transfers.append(made)
+        actions.append(made)
+        return made
+
+    def state_sent(self, microbatch: int, rank: int) -> Transfer:
+        """The state of a random generator goes to the rank that draws next."""
+        length = len(self._backend.draw_state())
+        number, source = len(self.transfers), self.state_at[microbatch]
+        made = Transfer(number, source, rank, microbatch, STATE, STATE, False, (length,), (1,), "uint8")
+        self.transfers.append(made)
+        self.state_at[microbatch] = rank
+        return made

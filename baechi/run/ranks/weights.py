@@ -1,0 +1,122 @@
+"""Weights over ranks: each has its own; of the others the objects, without values, for optimizers and ties.
+
+model.parameters()     w0      w1            the same objects, names and groups on every rank
+rank 0                 values  elsewhere     an optimizer's step leaves those elsewhere alone
+rank 1                 else.   values        `clip_grad_norm_` adds up the norms of all
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from baechi.backend.ranks.devices import RankDevices
+from baechi.torchlib.elsewhere import ElsewhereTensor, leave_elsewhere
+from baechi.torchlib.private.groups import TOTAL_NORM, TOTAL_NORM_BY_NAME, grouped_by_kind, norms_of
+from baechi.torchlib.tensors.storage import storage_object
+
+_models: "WeakSet[nn.Module]" = WeakSet()
+_backends: list[RankDevices] = []
+
+
+def keep_own(
+    model: nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    planned: Mapping[str, str],
+    backend: RankDevices,
+    optimizer: torch.optim.Optimizer | None,
+) -> dict[str, torch.Tensor]:
+    """Let weights of other ranks have no values here, with their state; returns those that stay."""
+    place_of: dict[int, str] = {}
+    for name, weight in weights.items():  # weights that share memory lie together, where the first one does
+        place_of.setdefault(id(storage_object(weight)), planned[name])
+    places = {name: place_of[id(storage_object(weight))] for name, weight in weights.items()}
+    device = backend.named_device(backend.own)
+    for name, weight in weights.items():
+        if places[name] != backend.own and not isinstance(weight, ElsewhereTensor):
+            if optimizer is not None:
+                optimizer.state.pop(weight, None)
+            weight.grad = None
+            leave_elsewhere(weight, places[name], name, device)
+    _models.add(model)
+    _backends[:] = [backend]
+    _teach_torch()
+    return {name: weight for name, weight in weights.items() if not isinstance(weight, ElsewhereTensor)}
+
+
+@cache
+def _teach_torch() -> None:
+    aside: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for weight in _elsewhere(optimizer):
+            if weight.grad is not None:
+                aside.append((weight, weight.grad))
+                weight.grad = None
+
+    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for weight, grad in aside:
+            weight.grad = grad
+        aside.clear()
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+    TOTAL_NORM.put(total_norm)
+    TOTAL_NORM_BY_NAME.put(total_norm)
+
+
+def _elsewhere(optimizer: torch.optim.Optimizer) -> Iterator[ElsewhereTensor]:
+    for weight in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        if isinstance(weight, ElsewhereTensor):
+            yield weight
+
+
+@torch.no_grad()
+def total_norm(
+    tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> torch.Tensor:
+    """Torch's norm of gradients, of which some lie on other ranks: the norm of each comes from its rank."""
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if not _are_ranked(given):
+        found: torch.Tensor = TOTAL_NORM.original(given, norm_type, error_if_nonfinite, foreach)
+        return found
+    kind, backend = float(norm_type), _backends[-1]
+    backend.wires.agree_on(len(given), "gradients whose norm is asked for")
+    norms = []
+    for group in grouped_by_kind(given):
+        own = [one for one in group if not isinstance(one, ElsewhereTensor)]
+        here = iter(norms_of(own, kind, foreach))
+        zero = torch.zeros((), dtype=_kind_of_norm(group[0].dtype), device=group[0].device)
+        row = torch.stack([zero if isinstance(one, ElsewhereTensor) else next(here) for one in group])
+        backend.wires.add_up(row)
+        norms += list(row.unbind())
+    total: torch.Tensor = torch.linalg.vector_norm(
+        torch.stack([norm.to(given[0].device) for norm in norms]), kind
+    )
+    if error_if_nonfinite and not bool(total.isfinite()):
+        raise RuntimeError(
+            f"The total norm of order {kind} for gradients from `parameters` is non-finite, so it cannot be "
+            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+            "`error_if_nonfinite=False`"
+        )
+    return total
+
+
+def _are_ranked(given: Sequence[torch.Tensor]) -> bool:
+    """Whether these are gradients of a model over ranks: then all ranks ask, with lists as long."""
+    if any(isinstance(one, ElsewhereTensor) for one in given):
+        return True
+    asked = {id(one) for one in given}
+    return any(id(weight.grad) in asked for model in _models for weight in model.parameters())
+
+
+def _kind_of_norm(dtype: torch.dtype) -> torch.dtype:
+    return torch.empty((), dtype=dtype).abs().dtype

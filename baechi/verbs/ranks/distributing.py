@@ -1,0 +1,208 @@
+"""One model over ranks: rank 0 plans, all take its plan, and each keeps its part of the weights.
+
+all      the same model, batch, versions, seed?        fingerprint
+rank 0   profile, place, order                         as in one process
+all      is the batch split as it should be? assign    before the weights go to their ranks
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi import run as run_room
+from baechi.backend.ranks.meeting import own_device, size_here, wires
+from baechi.backend.ranks.names import are_of_ranks, name_of
+from baechi.backend.real.discover import discover
+from baechi.errors import PlanError, RankError
+from baechi.progress import say, verbosity
+from baechi.records.cluster import HOST, Cluster
+from baechi.records.datasheet import datasheet
+from baechi.records.device import Device, Link
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline
+from baechi.records.plan import Plan
+from baechi.records.stages import Stages
+from baechi.report.summary import summary
+from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.pipeline.walk import judge_before
+from baechi.torchlib.host_memory import free_host_bytes
+from baechi.verbs.application import renamed, seats
+from baechi.verbs.pipeline.microbatches import tell_norms
+from baechi.verbs.pipeline.request import Splitting
+from baechi.verbs.ranks.fingerprint import check_alike, fingerprint
+
+logger = logging.getLogger(__name__)
+
+_BETWEEN = Link(latency_s=1e-4, bytes_per_s=1e9)
+"""Between the processes of one machine without accelerators: a guess, nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What `distribute` was asked for over ranks.
+
+    Args:
+        inputs: the batch; None if it is not given.
+        splitting: how the step is split; None for a plain step.
+        optimizer: the optimizer, if one was given.
+        stages: how programs are made.
+        verbose: see `distribute`.
+    """
+
+    inputs: list[Inputs] | None
+    splitting: Splitting | None
+    optimizer: torch.optim.Optimizer | None
+    stages: Stages
+    verbose: bool | None
+
+
+def is_over_ranks(cluster: object) -> bool:
+    """Whether one model is to run over several processes: where they are, and no devices are named."""
+    ranked = isinstance(cluster, Cluster) and are_of_ranks(cluster.names)
+    return (cluster is None or ranked) and size_here() > 1
+
+
+def ranks_cluster() -> Cluster:
+    """The devices of all ranks, as rank 0 knows them."""
+    ways, own = wires(), own_device()
+    name, link = name_of(ways.rank, str(own)), _BETWEEN
+    if own.type == "cpu":
+        sheet = {**datasheet("CPU"), "memory_bytes": free_host_bytes() // ways.size}
+        mine: tuple[Device, Link] = (Device(name, "CPU", **sheet), link)
+    else:
+        here = discover()
+        mine = (replace(here.device(str(own)), name=name), here.link)
+    found = ways.from_first(ways.gather_objects(mine))
+    return Cluster(tuple([device for device, _ in found]), link=found[0][1])
+
+
+def by_first(make: Callable[[], Plan | Pipeline]) -> Plan | Pipeline:
+    """What rank 0 makes, on all ranks; an error of it ends all."""
+    ways = wires()
+    with ways.guarded():
+        made = make() if ways.rank == 0 else None
+        kind, text = ways.from_first(None if made is None else (made.record_kind, made.to_json()))
+    kinds: Mapping[str, type[Plan] | type[Pipeline]] = {
+        Plan.record_kind: Plan,
+        Pipeline.record_kind: Pipeline,
+    }
+    return made if made is not None else kinds[kind].from_json(text)
+
+
+def stages_in_ranks(stages: Stages | None) -> Stages:
+    """How programs are made: over ranks a model always runs as programs, unless told with torch's kernels."""
+    return Stages(backend="aot_eager") if stages is None else replace(stages, required=True)
+
+
+def refuse_in_ranks(asked: Mapping[str, object]) -> None:
+    """Raise if what was asked for does not go over ranks."""
+    cures = {
+        "recompute": "use more ranks or smaller microbatches",
+        "layers": "place layers whole",
+        "examples": "give one batch",
+        "regions": "leave compile= out, or say 'stages'",
+        "at_first_call": "give distribute the batch",
+        "auto": "say how many",
+        "outputs": "leave it out: over ranks outputs stay where they are made, and scalars reach every rank",
+    }
+    for name, cure in cures.items():
+        if asked.get(name):
+            words = {"layers": "split=", "at_first_call": "no batch", "auto": "microbatches='auto'"}
+            what = words.get(name, "compile='regions'" if name == "regions" else f"{name}=")
+            raise ValueError(f"{what} does not go over ranks: {cure}")
+
+
+def seated(plan: Plan | Pipeline, cluster: Cluster) -> Plan | Pipeline:
+    """A plan, for the devices of ranks: by kind, and on CPUs, which stand for any device, in order."""
+    inside = plan.plan if isinstance(plan, Pipeline) else plan
+    if inside.cluster.names != cluster.names:
+        devices = inside.cluster.devices
+        if len(devices) > len(cluster):
+            used = [name for name in inside.cluster.names if name in inside.devices_used]
+            devices = tuple([inside.cluster.device(name) for name in used])
+        if len(devices) > len(cluster):
+            raise PlanError(
+                f"the plan uses {len(devices)} devices, and there are {len(cluster)} ranks, with one device "
+                f"each: start {len(devices)} processes"
+            )
+        if all(device.kind == "CPU" for device in cluster.devices):
+            there = dict(zip([one.name for one in devices], cluster.names, strict=False))
+            links = {
+                (there[one], there[two]): link
+                for (one, two), link in inside.cluster.links.items()
+                if HOST not in (one, two) and {one, two} <= there.keys()
+            }
+            kept = tuple([replace(one, name=there[one.name]) for one in devices])
+            idle = cluster.devices[len(kept) :]
+            target = replace(inside.cluster, devices=kept + idle, links=links, emulated=False)
+        else:
+            there, target = seats(inside, cluster), cluster
+        inside = renamed(inside, target, there)
+    if isinstance(plan, Plan):
+        return inside
+    return (
+        plan
+        if inside is plan.plan
+        else replace(plan, plan=inside, limits={}, tried=(), unsplit=None, dry=None)
+    )
+
+
+def check_ranks(model: nn.Module, ranked: Ranked, asked: Mapping[str, object]) -> None:
+    """Raise on all ranks if they were given something else."""
+    ways = wires()
+    with ways.guarded():
+        check_alike(ways, fingerprint(model, ranked.inputs or [], asked))
+
+
+def assign_in_ranks(model: nn.Module, made: Plan | Pipeline, ranked: Ranked) -> nn.Module:
+    """Distribute a model by one plan; afterwards each rank has its part of the weights."""
+    ways = wires()
+    with ways.guarded(), verbosity(ranked.verbose if ways.rank == 0 else False):
+        microbatches = None
+        plan = made.plan if isinstance(made, Pipeline) else made
+        if isinstance(made, Pipeline) and ranked.splitting is not None:
+            if made.microbatches > 1 or ranked.splitting.loss is not None:
+                microbatches = ranked.splitting.microbatches_of(made)
+                tell_norms(model)
+                _judge(model, microbatches, ranked)
+        run_room.assign(
+            model,
+            plan,
+            reorder=False,
+            optimizer=ranked.optimizer,
+            microbatches=microbatches,
+            stages=ranked.stages,
+        )
+        say(lambda: summary(run_room.plan_of(model)))
+    return model
+
+
+def _judge(model: nn.Module, microbatches: Microbatches, ranked: Ranked) -> None:
+    """Find out what the losses of microbatches count, while all weights are here; on all ranks alike."""
+    verdict = None
+    if ranked.inputs:
+        (inputs,) = ranked.inputs
+        verdict = judge_before(model, microbatches, inputs)
+    if verdict is None:
+        if microbatches.told is None:
+            why = "its weights have no values yet" if ranked.inputs else "no batch is given"
+            raise RankError(
+                f"over ranks a batch is looked at before the weights go to their ranks, and {why}: say what "
+                "the loss of each microbatch counts with loss_weights="
+                + ("" if ranked.inputs else ", or give distribute the batch beside the plan")
+            )
+        return
+    ways = wires()
+    known = str(sorted(verdict.shares.items())), str(sorted(verdict.found.dims.items()))
+    said: list[Any] = ways.gather_objects(known)
+    for rank, one in enumerate(said):
+        if one != said[0]:
+            raise RankError(
+                f"rank {rank} finds that losses of microbatches count {one[0]}, rank 0 that they count "
+                f"{said[0][0]}: their weights or batches differ. Seed them alike, or say loss_weights=",
+                on_all=True,
+            )

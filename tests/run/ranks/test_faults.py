@@ -1,0 +1,120 @@
+"""What differs between ranks is named before anything is sent; an error of one ends all of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run.ranks.jobs import after_an_error, different, elsewhere, failing, pipeline_of, refused, sleeping
+from run.ranks.processes import Ranks, ranks
+
+import baechi
+
+DIFFERENT = {
+    "seed": "rank 1 has another random seed than rank 0: 5 (on rank 0: 0)",
+    "weight": "rank 1 has another model than rank 0: head.weight is float64 of shape (12, 16) (on rank 0: "
+    "head.weight is float64 of shape (11, 16))",
+    "class": "rank 1 has another model than rank 0: left.0.norm is a Identity",
+    "batch": "rank 1 has another batch than rank 0: tensor 0: float64 of shape (6, 4, 8)",
+    "argument": "rank 1 has another argument of distribute than rank 0: loss_weights='sum'",
+    "rows": "rank 1 has inputs of other shapes: give every rank the same batch: there",
+    "labels": "rank 1 has integer inputs of other values",
+}
+
+
+@pytest.fixture(scope="module")
+def towers() -> str:
+    return pipeline_of("towers", 2, 2, "1f1b")
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_a_difference_is_named(two: Ranks, towers: str, what: str) -> None:
+    """On all ranks, which are still together afterwards."""
+    for error in two(different, what, towers):
+        assert isinstance(error, baechi.RankError), error
+        assert str(error).startswith(DIFFERENT[what]), error
+
+
+def test_weights_of_others_have_no_values(two: Ranks) -> None:
+    for found in two(elsewhere, pipeline_of("tied", 2, 2, "1f1b")):
+        for name, said in found.items():
+            assert " on rank" in said or "over ranks" in said, (name, said)
+            assert "has no values" in said or "none has all of its weights" in said, (name, said)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.full)])
+def test_an_error_of_one_rank_ends_all(towers: str, rank: int) -> None:
+    """The others raise it, with the rank, long before the time limit."""
+    with ranks(2, limit_s=500) as both:
+        found = both(failing, towers, rank)
+    assert isinstance(found[rank], ValueError)
+    other = found[1 - rank]
+    assert isinstance(other, baechi.RankError)
+    assert f"ended by rank {rank}: ValueError: no such token" in str(other)
+
+
+@pytest.mark.full
+def test_a_rank_that_hangs_ends_the_others(towers: str) -> None:
+    """When the time limit is over; the one that hung is told why, if it goes on."""
+    with ranks(2, limit_s=15) as both:
+        first, second = both(sleeping, towers, 25.0)
+    assert isinstance(first, baechi.RankError)
+    assert "took more than 15 seconds (BAECHI_RANKS_LIMIT_S)" in str(first)
+    assert isinstance(second, baechi.RankError)
+    assert "ended by rank 0" in str(second)
+
+
+@pytest.mark.full
+def test_after_an_error_processes_start_again(towers: str) -> None:
+    with ranks(2) as both:
+        for error in both(after_an_error, towers):
+            assert isinstance(error, baechi.RankError)
+            assert "start them again" in str(error)
+
+
+@pytest.mark.full
+def test_an_unchanged_script() -> None:
+    """Torchrun runs the example as it is: it prints the losses of one process, once."""
+    root = Path(__file__).parents[3]
+    script = root / "examples" / "two_processes.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    losses = script.with_suffix(".out").read_text()
+    assert done.stdout.startswith(losses)
+    assert [line.partition(":")[0] for line in done.stdout.removeprefix(losses).splitlines()] == [
+        "rank0/cpu",
+        "rank1/cpu",
+    ]
+    assert done.stderr.count("one model over 2 processes") == 1
+
+
+REFUSED = {
+    "auto": "microbatches='auto' does not go over ranks: say how many",
+    "recompute": "recompute= does not go over ranks",
+    "regions": "compile='regions' does not go over ranks",
+    "outputs": "outputs= does not go over ranks",
+}
+REFUSED_IN_A_STEP = {
+    "values": "Data-dependent branching",
+    "no loss": "a model in training has to return its loss: give distribute(..., loss=function)",
+    "input gradient": "an input of the model requires a gradient",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_go_over_ranks(two: Ranks, what: str) -> None:
+    for error in two(refused, what):
+        assert isinstance(error, ValueError), error
+        assert str(error).startswith(REFUSED[what])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", REFUSED_IN_A_STEP)
+def test_what_does_not_run_over_ranks(what: str) -> None:
+    with ranks(2) as both:
+        found = both(refused, what)
+    assert any(isinstance(one, baechi.CompileError) for one in found), found
+    for error in found:
+        assert isinstance(error, baechi.CompileError | baechi.RankError), error
+        assert REFUSED_IN_A_STEP[what] in str(error), error

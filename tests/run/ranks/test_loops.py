@@ -1,0 +1,54 @@
+"""Training loops as users write them: over ranks each gives what it gives in one process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random, unsplit_and_whole
+from run.ranks.models import Masked, built, words
+from run.ranks.processes import Ranks
+from safetensors.torch import save_file
+
+LOOPS = ["accumulated", "frozen", "fewer rows", "zeros", "foreach", "autocast"]
+
+
+@pytest.fixture(scope="module")
+def masked() -> str:
+    torch.manual_seed(0)
+    batch = {"x": words(), "y": words()}
+    return placed_at_random(Masked().double(), batch, 2, 2, "1f1b")
+
+
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize("what", LOOPS)
+def test_as_in_one_process(two: Ranks, masked: str, what: str) -> None:
+    """The second batch is the first one that tells which labels count."""
+    two.begin(looped, masked, what)
+    alone = looped(masked, what)
+    for one in two.answers():
+        assert not isinstance(one, Exception), one
+        assert (one["seen"], one["grads"]) == (alone["seen"], alone["grads"])
+        for key, weight in one["weights"].items():
+            assert torch.equal(weight, alone["weights"][key]), key
+
+
+def test_only_the_own_part_is_loaded(two: Ranks, tmp_path: Path) -> None:
+    model, _ = built("towers")
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    text = pipeline_of("towers", 2, 2, "1f1b")
+    found = two(loaded, str(tmp_path), text)
+    alone = loaded(str(tmp_path), text)
+    whole = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    for one in found:
+        assert not isinstance(one, Exception), one
+        assert one["losses"] == alone["losses"]
+        assert 0 < one["bytes"] < whole
+    assert sum(one["bytes"] for one in found) == whole
+
+
+def test_one_model_split_and_whole(two: Ranks) -> None:
+    """Calls in microbatches, whole and in evaluation follow each other, and draw what one process draws."""
+    text = pipeline_of("drops", 2, 2, "gpipe")
+    two.begin(unsplit_and_whole, text)
+    alone = unsplit_and_whole(text)
+    assert two.answers() == [alone, alone]
