@@ -41,8 +41,9 @@ if TYPE_CHECKING:
         UnsplittableCall,
         WorkerError,
     )
-    from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.records import Cluster, Device, Host, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.records.replicas import Replicas
     from baechi.records.stages import Stages
     from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from baechi.verbs.pipelines import pipeline
     from baechi.verbs.plans import place, simulate
     from baechi.verbs.profile import profile
+    from baechi.verbs.replicas import replicate
     from baechi.verbs.split.verb import register_split, split
 
 __version__ = "0.1.0"
@@ -98,9 +100,21 @@ _HOMES = {
     "baechi.verbs.pipelines": ("pipeline",),
     "baechi.verbs.plans": ("place", "simulate"),
     "baechi.verbs.profile": ("profile",),
+    "baechi.verbs.replicas": ("replicate",),
     "baechi.records.pipeline": ("Pipeline",),
+    "baechi.records.replicas": ("Replicas",),
     "baechi.records.stages": ("Stages",),
-    "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
+    "baechi.records": (
+        "Cluster",
+        "Device",
+        "Host",
+        "HostCosts",
+        "Inputs",
+        "LayerGraph",
+        "Link",
+        "Plan",
+        "Timeline",
+    ),
 }
 
 __all__ = [
@@ -119,6 +133,7 @@ __all__ = [
     "DryRunError",
     "FatalError",
     "HaloTiles",
+    "Host",
     "HostCosts",
     "HybridScheduler",
     "Inputs",
@@ -132,6 +147,7 @@ __all__ = [
     "RankScheduler",
     "RecordError",
     "RecoverableError",
+    "Replicas",
     "RoundRobin",
     "Rows",
     "ShardedTensorError",
@@ -157,6 +173,7 @@ __all__ = [
     "profile",
     "register_split",
     "reordering",
+    "replicate",
     "restore",
     "simulate",
     "split",

@@ -14,7 +14,7 @@ PACKAGE = Path(baechi.__file__).parent
 FLOORS = {
     "errors": 0,
     "progress": 0.5,
-    "uncollected": 0,
+    "gc_pause": 0,
     "units": 0,
     "torchlib": 1,
     "records": 1,
@@ -138,12 +138,12 @@ NO_TORCH = (
     "order",
     "place",
     "simulate",
-    "verbs.planning",
+    "verbs.plans",
     "dispatch.verb",
     "dispatch.schedulers",
     "errors",
     "progress",
-    "uncollected",
+    "gc_pause",
     "units",
 )
 

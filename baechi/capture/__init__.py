@@ -11,7 +11,7 @@ from torch import nn
 
 from baechi.capture.graph.build import Builder
 from baechi.capture.graph.fold import fold
-from baechi.capture.graph.granularity import Granularity, Names, choose
+from baechi.capture.graph.granularity import Granularity, Names, choose, named_modules
 from baechi.capture.graph.union import union
 from baechi.capture.watch.run import run_once
 from baechi.capture.watch.trace import Trace
@@ -50,6 +50,7 @@ def capture_each(
     arguments: Sequence[dict[str, Arguments]] | None = None,
 ) -> list[LayerGraph]:
     """Capture a graph for each of several inputs, with the same layers, to be united."""
+    named_modules(model, no_split_module_classes, split_module_classes)  # refused before the model runs
     kept: Sequence[dict[str, Arguments] | None] = arguments or [None for _ in examples]
     traces = [
         run_once(model, inputs, training=training, arguments=into)

@@ -2,7 +2,7 @@
 
 In:    arguments of a command.
 Out:   what the library returns, as text or files; exit codes.
-Start: this file, then `planning`.
+Start: this file, then `plan_commands`.
 """
 
 import json
@@ -113,6 +113,24 @@ def selftest_command(
         files.write(json_file, found.to_json())
     if not found.is_right:
         raise typer.Exit(1)
+
+
+@app.command(name="env")
+@errors_printed
+def env_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions, devices and settings, for a report of a defect."""
+    from baechi.cli.environment import environment
+
+    found = environment()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for heading, values in found.items():
+        print(f"{heading}:" if values else f"{heading}: none")
+        for name, value in values.items():
+            print(f"  {name}: {value}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -13,6 +13,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.replicas import Replicas
 from baechi.verbs import plans
 from baechi.verbs.given import check_outputs
 
@@ -210,6 +211,49 @@ def pipeline_for(
         effort=searched,
         recompute=recompute_of(recompute),
         microbatches=numbers[0] if len(numbers) == 1 else "auto",
+    )
+
+
+def replicas_for(
+    text: str,
+    devices: Cluster,
+    optimizer: str | None,
+    numbers: tuple[str, str | None],
+    *,
+    effort: str = "1",
+    recompute: str | None = None,
+    **of_profile: Any,
+) -> Replicas:
+    """Replicas of a model's pipeline, made now.
+
+    Args:
+        text: the model, as a person typed it.
+        devices: the cluster.
+        optimizer: whose state counts.
+        numbers: how many replicas, and microbatches of each, as a person typed them.
+        effort: how long to search, as a person typed it.
+        recompute: the modules that run again in backward, as a person typed them.
+        of_profile: see `profile`.
+
+    Raises:
+        BaechiError: it is a graph, or no number of microbatches is given.
+    """
+    from baechi.verbs.profile import profile as profile_model
+    from baechi.verbs.replicas import replicate
+
+    replicas, microbatches = microbatches_of(numbers[0], "--replicas"), microbatches_of(numbers[1] or "auto")
+    found = found_for(text, models_first=True)
+    if microbatches is None or isinstance(found, LayerGraph):
+        raise BaechiError("--replicas goes with a model and with a number of microbatches: --microbatches 8")
+    graph = profile_model(*found, cluster=devices, microbatches=microbatches[0], **of_profile)
+    return replicate(
+        graph,
+        devices,
+        microbatches=microbatches[0],
+        replicas="auto" if replicas is None else replicas[0],
+        optimizer=optimizer,
+        effort=effort_of(effort),
+        recompute=recompute_of(recompute),
     )
 
 

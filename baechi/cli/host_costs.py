@@ -1,9 +1,10 @@
-"""What `baechi bench host` shows: what the runtime takes of this machine's host."""
+"""What `baechi bench host` shows: what the runtime takes of this machine's host, by work and by step."""
 
 from dataclasses import asdict
 
 import torch
 
+from baechi.cli.host_steps import host_steps
 from baechi.measure import host
 from baechi.measure.host_beside import HostBeside
 from baechi.records.cluster import Cluster
@@ -33,7 +34,8 @@ def host_costs(*, quick: bool = False) -> tuple[list[Table], dict[str, object]]:
         costs = host(rounds=rounds, layers=layers, cluster=devices)
         tables.append(_table(costs, beside, ", ".join(devices.names[:2])))
         body["accelerators"] = asdict(costs)
-    return tables, body
+    table, steps = host_steps(quick=quick)
+    return [*tables, table], {**body, "steps": steps}
 
 
 def _table(costs: HostCosts, beside: HostBeside, devices: str) -> Table:

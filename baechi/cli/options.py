@@ -43,6 +43,9 @@ OutputsOption = Annotated[
 MicrobatchesOption = Annotated[
     str | None, typer.Option(help="Split the batch in so many microbatches, all in flight at once; or auto.")
 ]
+ReplicasOption = Annotated[
+    str | None, typer.Option(help="So many replicas, each with microbatches of its own; or auto.")
+]
 RecomputeOption = Annotated[
     str | None, typer.Option(help="Modules that run again in backward: auto, or names such as encoder.layer.")
 ]
@@ -72,11 +75,12 @@ def effort_of(text: str) -> Any:
     return number
 
 
-def microbatches_of(text: str) -> list[int] | None:
+def microbatches_of(text: str, option: str = "--microbatches") -> list[int] | None:
     """What `--microbatches` says: numbers to compare; None for `auto`.
 
     Args:
         text: what a person typed.
+        option: another option that is read so.
 
     Raises:
         BaechiError: neither a number nor `auto`.
@@ -86,7 +90,7 @@ def microbatches_of(text: str) -> list[int] | None:
     number = _whole(text, MOST_MICROBATCHES)
     if not number:
         most = f"at most {MOST_MICROBATCHES:,}"
-        raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto; {most}")
+        raise BaechiError(f"{option} {text}: it is a whole number of at least 1, or auto; {most}")
     return [number]
 
 

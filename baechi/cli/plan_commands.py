@@ -17,6 +17,7 @@ from baechi.cli.graph_input import (
     found_for,
     pipeline_for,
     plan_for,
+    replicas_for,
     timed,
 )
 from baechi.cli.options import (
@@ -30,12 +31,14 @@ from baechi.cli.options import (
     OutputsOption,
     PlacerOption,
     RecomputeOption,
+    ReplicasOption,
     SourceOption,
     TrainingOption,
     effort_of,
     recompute_of,
 )
 from baechi.cli.targets import model_of, shipped
+from baechi.errors import BaechiError
 from baechi.records import files
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
@@ -87,18 +90,40 @@ def place(
     source: SourceOption = "estimate",
     outputs: OutputsOption = None,
     microbatches: MicrobatchesOption = None,
+    replicas: ReplicasOption = None,
     recompute: RecomputeOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plan goes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose a device and an order for every layer, and say what that takes.
 
-    With --microbatches it is a pipeline.
+    With --microbatches it is a pipeline, with --replicas several of it, whose gradients are added up.
 
-    Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
+    Examples:
+
+      baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
+
+      baechi place zoo:transformer --cluster "2x(4xA100-40GB)" --microbatches 8 --replicas auto
     """
     if output is not None:
         files.check_output(output)
+    if replicas is not None:
+        if placer != "auto" or outputs is not None:
+            raise BaechiError("--replicas goes without --placer and --outputs")
+        several = replicas_for(
+            graph,
+            devices_of(cluster, max_memory),
+            optimizer,
+            (replicas, microbatches),
+            effort=effort,
+            recompute=recompute,
+            training=training,
+            source=source,
+        )
+        if output is not None:
+            several.save(output)
+        print(several.to_json() if as_json else several)
+        return
     if microbatches is not None:
         made = pipeline_for(
             graph,

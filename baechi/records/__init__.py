@@ -6,7 +6,7 @@ Start: `graph`, then `plan`.
 """
 
 from baechi.records.cluster import Cluster
-from baechi.records.device import Device, HostCosts, Link
+from baechi.records.device import Device, Host, HostCosts, Link
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Candidate, Plan
@@ -16,6 +16,7 @@ __all__ = [
     "Candidate",
     "Cluster",
     "Device",
+    "Host",
     "HostCosts",
     "Inputs",
     "LayerGraph",

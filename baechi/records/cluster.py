@@ -1,6 +1,6 @@
 """The devices that a model is placed on, and the links between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
-from baechi.records.described.checks import faults_in, limited
+from baechi.records.described.checks import faults_in, host_faults, hosts_of, limited, links_among
 from baechi.records.described.devices import CUDA, LinkLike, Memory, devices_of, kinds_of, link_of, read
 from baechi.records.described.devices import HOST as HOST
-from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve
+from baechi.records.device import RESERVE, Device, Host, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
 from baechi.records.schema import DeviceName, Seconds, faults_of
 
@@ -25,21 +25,24 @@ class Cluster(AbstractRecord):
 
     Args:
         devices: at least one; their order is the order in which placers fill them.
-        links: by `(source, target)` device names; `"host"` is the host. A pair not named has `link`.
-        link: the link of every pair that `links` does not name.
+        links: by `(source, target)` device names; `"host"` is the host. A pair not named has its host's link
+            if both are in one of `hosts`, else `link`.
+        link: the link of every other pair; where there are hosts, between them.
         reception: `"serial"`: a device receives one transfer at a time (design document, section
             1.3.3); `"free"`: transfers queue on their link only.
         emulated: the devices are emulated in this process; `with cluster:` turns that on. (Of a real
             cluster it turns on that steps are timed, for `last_step`.)
         launch_s: seconds of host time to issue one kernel.
         host: what baechi's own runtime takes of the host; None if that is not charged.
+        hosts: the machines that have the devices; none where all are in one, or it does not matter.
 
     Raises:
-        RecordError: two devices of one name, or a link from or to a device that is not there.
+        RecordError: two devices of one name, a link from or to a device that is not there, or a device that
+            is in no host, though there are some, or in two.
     """
 
     record_kind: ClassVar[str] = "cluster"
-    later: ClassVar[tuple[str, ...]] = ("host",)
+    later: ClassVar[tuple[str, ...]] = ("host", "hosts")
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[DeviceName, DeviceName], Link] = field(default_factory=dict)
@@ -48,12 +51,15 @@ class Cluster(AbstractRecord):
     emulated: bool = False
     launch_s: Seconds = 5e-6
     host: HostCosts | None = None
+    hosts: tuple[Host, ...] = ()
     _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
         object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
-        faults = faults_of(self) + faults_in([device.name for device in self.devices], self.links)
+        object.__setattr__(self, "hosts", tuple(self.hosts))
+        names = [device.name for device in self.devices]
+        faults = faults_of(self) + faults_in(names, self.links) + host_faults(names, self.hosts)
         if faults:
             raise RecordError("cluster is malformed:", tuple(faults))
 
@@ -61,6 +67,11 @@ class Cluster(AbstractRecord):
     def names(self) -> tuple[str, ...]:
         """The devices' names, in order."""
         return tuple(device.name for device in self.devices)
+
+    @cached_property
+    def host_of(self) -> Mapping[str, Host]:
+        """By device, its host; empty where the cluster names none."""
+        return {name: host for host in self.hosts for name in host.devices}
 
     @cached_property
     def on_host(self) -> frozenset[str]:
@@ -95,7 +106,23 @@ class Cluster(AbstractRecord):
             source: a device's name, or `"host"`.
             target: a device's name, or `"host"`.
         """
-        return self.links.get((source, target), self.link)
+        home = self.host_of.get(source)
+        inside = home is not None and home is self.host_of.get(target)
+        return self.links.get((source, target), home.link if inside and home is not None else self.link)
+
+    def part(self, names: Collection[str]) -> "Cluster":
+        """The same cluster with some of its devices.
+
+        Args:
+            names: theirs; at least one.
+
+        Raises:
+            RecordError: none of them is in the cluster.
+        """
+        devices = tuple([device for device in self.devices if device.name in names])
+        return replace(
+            self, devices=devices, links=links_among(devices, self.links), hosts=hosts_of(devices, self.hosts)
+        )
 
     @classmethod
     def uniform(
@@ -172,15 +199,18 @@ class Cluster(AbstractRecord):
         """A cluster from one line. Where a cluster is asked for, the text itself will do.
 
         Args:
-            text: devices with a datasheet, such as `"1xRTX-4090,2xRTX-3090"`; `"cuda"`, all visible GPUs
-                (`discover`); the name of a shipped cluster; or a file that `Cluster.save` wrote. (A cluster
-                is returned as it is.)
+            text: devices with a datasheet, such as `"1xRTX-4090,2xRTX-3090"`, in parentheses those of a host:
+                `"8x(8xH100-80GB)"`, `"2x(4xA100-40GB),1x(2xL40S)"`; `"cuda"`, all visible GPUs (`discover`);
+                the name of a shipped cluster; or a file that `Cluster.save` wrote. (A cluster is returned as
+                it is.)
             memory: as `virtual` takes it; the datasheets' unless given.
             link: between any two devices: a `Link`, `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; the
-                slowest of the devices' usual ones unless given.
+                slowest of the devices' usual ones unless given. Where there are hosts, between devices of two
+                hosts, 100 Gb/s unless given; inside of a host devices have their usual link.
 
         Returns:
-            Devices to plan for, named `"device:0"`, `"device:1"` and so on; or the cluster so called.
+            Devices to plan for, named `"device:0"`, `"device:1"` and so on, those of hosts
+            `"host0/device:0"`; or the cluster so called.
 
         Raises:
             ValueError: there is no such datasheet, size or link.
@@ -194,7 +224,10 @@ class Cluster(AbstractRecord):
         if text == CUDA and memory is None and link is None:
             return cls.discover()
         found = read(text, memory, link)
-        return cls(found[0], link=found[1]) if found is not None else cls.load(text)  # type: ignore[arg-type]
+        if found is None:
+            return cls.load(text)  # type: ignore[arg-type]
+        devices, between, hosts = found
+        return cls(devices, link=between, hosts=hosts)
 
     @classmethod
     def discover(
@@ -246,9 +279,9 @@ class Cluster(AbstractRecord):
             RecordError: a key is no device of the cluster, a size is no size, or no device is left.
         """
         left = limited(self.devices, max_memory)
-        kept = {d.name for d in left} | {HOST}
-        links = {pair: link for pair, link in self.links.items() if set(pair) <= kept}
-        return replace(self, devices=left, links=links)
+        return replace(
+            self, devices=left, links=links_among(left, self.links), hosts=hosts_of(left, self.hosts)
+        )
 
     def __enter__(self) -> "Cluster":
         watched = lazy_import("watch")(self)

@@ -8,6 +8,7 @@ from math import ceil
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
+from baechi.errors import RecordError
 from baechi.records import schema
 from baechi.records.schema import Bytes, DeviceName, LinkRate, Rate, Rule, Seconds, Speed
 from baechi.units import format_bytes, parse_bytes
@@ -125,6 +126,30 @@ HostWork = Literal[
 
 TORCH_WORK: tuple[HostWork, ...] = get_args(HostWork)[:12]
 """What torch itself does; the rest is what baechi's runtime does."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of a cluster: its devices, which reach each other faster than those of other hosts.
+
+    Args:
+        name: such as `"host0"`.
+        devices: their names, at least one.
+        link: between any two of them that the cluster has no own link for.
+
+    Raises:
+        RecordError: a value is missing, or there is no device.
+    """
+
+    name: DeviceName
+    devices: tuple[DeviceName, ...]
+    link: Link = field(default_factory=Link)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))
+        schema.check(self, f"host {schema.shown(self.name)}")
+        if not self.devices:
+            raise RecordError(f"host {schema.shown(self.name)} is malformed:", ("it has no devices",))
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,8 @@ def _cluster(cluster: Cluster) -> list[str]:
         which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         devices.append(f"{which}: {kind}, {format_bytes(size)}")
     links = f"links: {_rate(cluster)}"
+    if cluster.hosts:
+        links = f"{counted(len(cluster.hosts), 'host')}; between them {_rate(cluster)}"
     if cluster.links:
         links += f"; {len(cluster.links)} pairs have their own"
     return [*lines, *_few(devices, "kinds"), links]

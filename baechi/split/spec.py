@@ -45,7 +45,7 @@ class BatchSpec:
                 f"batch_sizes is {dict(self.batch_sizes)}: a layer is split along one dimension; name one"
             )
         ((dim, size),) = self.batch_sizes.items()
-        _check_number(size, f"the size of a shard along {dim!r}")
+        check_number(size, f"the size of a shard along {dim!r}")
         object.__setattr__(self, "batch_sizes", MappingProxyType(dict(self.batch_sizes)))
         if self.device_matrix is not None:
             object.__setattr__(self, "device_matrix", tuple(_flat(self.device_matrix)))
@@ -111,7 +111,7 @@ def sharding_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Shardi
         return _nested(list(spec), sizes, layer)
     else:
         dim = next(iter(sizes))
-    _check_number(number, f"the number of shards of {layer}")
+    check_number(number, f"the number of shards of {layer}")
     size = _size(dim, sizes, layer)
     if number > size:
         raise ValueError(f"{layer} is {size} long along {dim!r}: it cannot be split into {number} shards")
@@ -143,7 +143,8 @@ def _size(dim: str, sizes: Mapping[str, int], layer: str) -> int:
     return sizes[dim]
 
 
-def _check_number(number: object, what: str) -> None:
+def check_number(number: object, what: str) -> None:
+    """Raise if a number of shards is none."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ValueError(f"{what} is {number!r}: it has to be a whole number of at least 1")
 

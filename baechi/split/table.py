@@ -9,7 +9,7 @@ from importlib import import_module
 
 from baechi.split.dimension import SplitRule
 
-_FILES = ("layers", "attention", "scaled")
+_FILES = ("layers", "attention", "scaled_embedding")
 """Of `baechi.split.rules`: each has `RULES` by class, `FAMILIES` by the ending of a class's name, or both."""
 
 _RULES: dict[str, SplitRule] = {}

@@ -2,5 +2,5 @@
 
 In:    a model, inputs, a cluster.
 Out:   a distributed model, a plan, a graph, a report of what fits.
-Start: `distribute`; it calls `profiling` and `planning`.
+Start: `distribute`; it calls `profile` and `plans`.
 """

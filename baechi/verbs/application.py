@@ -15,7 +15,8 @@ import networkx as nx
 from baechi.backend import is_here
 from baechi.backend.real.discover import has_accelerator
 from baechi.errors import PlanError
-from baechi.records.cluster import HOST, Cluster
+from baechi.records.cluster import Cluster
+from baechi.records.described.checks import hosts_of, links_among
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -54,9 +55,8 @@ def located(cluster: Cluster) -> Cluster:
     devices = [
         replace(there, memory_bytes=min(planned.memory_bytes, there.memory_bytes)) for planned, there in pairs
     ]
-    kept = {HOST, *[device.name for device in devices]}
-    links = {ends: link for ends, link in target.links.items() if set(ends) <= kept}
-    return replace(target, devices=tuple(devices), links=links)
+    links = links_among(devices, target.links)
+    return replace(target, devices=tuple(devices), links=links, hosts=hosts_of(devices, target.hosts))
 
 
 def _visible() -> Cluster | None:

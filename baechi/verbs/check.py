@@ -1,4 +1,7 @@
-"""One model run three ways: on one device, in the code's order, in the planner's order."""
+"""One model run three ways: on one device, in the code's order, in the planner's order.
+
+A model that runs as programs (`compile=`): on one device, as its code is written, as programs.
+"""
 
 import copy
 import json
@@ -21,17 +24,21 @@ from baechi.torchlib.random_state import random_state_kept
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.units import format_bytes, format_seconds
 
+_PROGRAMS = "programs"
+
 
 @dataclass(frozen=True)
 class Ran:
     """One way to run, and what came of it.
 
     Args:
-        name: `"one device"`, `"reordering off"` or `"reordering on"`.
+        name: `"one device"`, `"reordering off"` or `"reordering on"`; with `compile=` `"as written"`,
+            `"programs"` (on an emulated cluster torch's own kernels) and `"inductor"` (not emulated).
         timeline: what was measured; None where nothing is.
         launched: by device, its layers in the order in which they launched.
         forced: what had to launch before its turn, with the reason and the line of code.
         deferred: how many layers and pieces of glue waited.
+        programs: how many programs ran in the call; a model that is not captured runs none.
     """
 
     name: str
@@ -39,6 +46,7 @@ class Ran:
     launched: Mapping[str, tuple[str, ...]]
     forced: tuple[str, ...]
     deferred: int
+    programs: int = 0
 
     def body(self) -> dict[str, Any]:
         """The run as JSON-able data."""
@@ -48,6 +56,7 @@ class Ran:
             "launched": {device: list(layers) for device, layers in self.launched.items()},
             "forced": list(self.forced),
             "deferred": self.deferred,
+            "programs": self.programs,
         }
 
 
@@ -76,17 +85,18 @@ class Check:
         if not self.equal:
             same = f"outputs and buffers differ by at most {self.output_difference:.1e} of the largest"
         order = "in the plan's order" if self.in_plan_order else "not wholly in the plan's order"
-        lines = [
-            f"{same}; gradients differ by at most {self.gradient_difference:.1e} of the largest; "
-            f"with reordering on, layers launch {order}"
-        ]
-        lines += [f"{'':16}{'step':>12}{'waited':>10}{'forced':>10}   peak"]
+        compiled = any(one.name == _PROGRAMS for one in self.ran)
+        lines = [f"{same}; gradients differ by at most {self.gradient_difference:.1e} of the largest"]
+        lines[0] += "" if compiled else f"; with reordering on, layers launch {order}"
+        columns = f"{'':>10}{'programs':>10}" if compiled else f"{'waited':>10}{'forced':>10}"
+        lines += [f"{'':16}{'step':>12}{columns}   peak"]
         for one in self.ran:
             step, peaks = "-", "-"
             if one.timeline is not None:
                 step = format_seconds(one.timeline.makespan_s)
                 peaks = ", ".join(format_bytes(size) for size in one.timeline.peak_bytes.values())
-            lines.append(f"{one.name:16}{step:>12}{one.deferred:>10}{len(one.forced):>10}   {peaks}")
+            counts = f"{'':>10}{one.programs:>10}" if compiled else f"{one.deferred:>10}{len(one.forced):>10}"
+            lines.append(f"{one.name:16}{step:>12}{counts}   {peaks}")
         forced = dict.fromkeys(line for one in self.ran for line in one.forced)
         lines += ["forced:", *(f"  {line}" for line in forced)] if forced else []
         return "\n".join(lines)
@@ -127,10 +137,18 @@ def check(model: nn.Module, inputs: Any, *, seed: int = 0) -> Check:
     given = Inputs.of(inputs)
     one = _whole(copy.deepcopy(model), plan)
     results = [_run("one device", one, given, seed)]
-    for name, on in (("reordering off", False), ("reordering on", True)):
+    captures = runtime_of(model).captures
+    for name, on in (("reordering off", False), ("reordering on", True)) if captures is None else ():
         copied = copy.deepcopy(model)
         with reordering(copied, on):
             results.append(_run(name, copied, given, seed))
+    if captures is not None:
+        written = copy.deepcopy(model)
+        runtime_of(written).captures = None
+        results.append(_run("as written", written, given, seed))
+        results.append(_run(_PROGRAMS, copy.deepcopy(model), given, seed))
+        if captures.options.backend == "inductor" and plan.cluster.emulated:  # which sees none of its kernels
+            results.append(_run("inductor", copy.deepcopy(model), given, seed, emulates=False))
     (_, first), others = results[0], [kept for _, kept in results[1:]]
     return Check(
         ran=tuple([ran for ran, _ in results]),
@@ -158,9 +176,9 @@ def _whole(model: nn.Module, plan: Plan) -> nn.Module:
     return assign(model, Plan(plan.graph, cluster, everywhere, plan.graph.code_order()))
 
 
-def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, Any]:
+def _run(name: str, model: nn.Module, inputs: Inputs, seed: int, *, emulates: bool = True) -> tuple[Ran, Any]:
     binding = binding_of(model)
-    cluster = binding.runtime.plan.cluster if binding is not None else None
+    cluster = binding.runtime.plan.cluster if binding is not None and emulates else None
     emulated: AbstractContextManager[Any] = (
         cluster if cluster is not None and cluster.emulated else nullcontext()
     )
@@ -179,7 +197,8 @@ def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, A
         launched.setdefault(runtime.plan.device_of.get(layer, ""), []).append(layer)
     orders = {device: tuple(layers) for device, layers in launched.items()}
     forced = tuple([str(forced) for forced in runtime.forced])
-    return Ran(name, timeline, orders, forced, runtime.counts.get("deferred", 0)), kept
+    counts = runtime.counts
+    return Ran(name, timeline, orders, forced, counts.get("deferred", 0), counts.get("programs", 0)), kept
 
 
 def _step(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:

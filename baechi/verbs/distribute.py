@@ -10,6 +10,7 @@ from torch import nn
 
 from baechi import run as run_room
 from baechi.place import find
+from baechi.place.auto import check_effort
 from baechi.place.evaluation import Effort
 from baechi.place.recompute import Recompute
 from baechi.records.cluster import Cluster
@@ -29,6 +30,7 @@ from baechi.verbs.given import (
     PlanLike,
     check_outputs,
     check_owner,
+    check_recompute,
     check_reorder,
     check_switches,
     compile_options,
@@ -180,7 +182,10 @@ def distribute(
     _check_choice(placer, device_map, plan, max_memory, recompute)
     check_outputs(outputs)
     check_reorder(reorder)
-    check_switches(training=training, accumulate=accumulate, verify=verify, verbose=verbose)
+    check_effort(effort)
+    switches = {"accumulate": accumulate, "verify": verify, "weights_apart": weights_apart}
+    check_switches(training=training, verbose=verbose, **switches)
+    check_recompute(recompute, _modules_in(model), type(model).__name__)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options, stages = instance_of(optimizer), compile_options(compile), stages_of(compile)
@@ -361,5 +366,8 @@ def _check_choice(
 
 def _names_in(model: nn.Module) -> set[str]:
     """Every name that a device map of the model may have."""
-    modules = {name for name, _ in model.named_modules(remove_duplicate=False)}
-    return modules | weights_of(model).keys()
+    return {*_modules_in(model), *weights_of(model)}
+
+
+def _modules_in(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_modules(remove_duplicate=False)]

@@ -1,15 +1,18 @@
 """What users give for a plan, an optimizer and compiling, in several forms. Nothing here needs torch."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from baechi.cost.optimizers import optimizer_costs, row_of
+from baechi.errors import PlanError
 from baechi.records.files import holds
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.replicas import Replicas
 from baechi.records.stages import Stages
 
 if TYPE_CHECKING:
@@ -46,6 +49,11 @@ _Given = TypeVar("_Given")
 
 def opened(plan: _Given) -> _Given | Pipeline:
     """What was given, or the pipeline in the file that was given; plans are read where they are used."""
+    if isinstance(plan, Replicas) or (isinstance(plan, (str, Path)) and holds(Replicas.record_kind, plan)):
+        raise PlanError(
+            "these are several replicas, each in a process of its own: each distributes the pipeline of one "
+            "(plan=Replicas.load(file).pipeline), and DistributedDataParallel adds up the gradients"
+        )
     if isinstance(plan, (str, Path)) and holds(Pipeline.record_kind, plan):
         return Pipeline.load(plan)
     return plan
@@ -72,6 +80,27 @@ def check_switches(**switches: object) -> None:
         may_be_none = name in ("training", "verbose")
         if not isinstance(value, bool) and not (value is None and may_be_none):
             raise ValueError(f"{name} is {value!r}: it takes True or False{', or None' * may_be_none}")
+
+
+def check_recompute(recompute: object, modules: Iterable[str], model: str) -> None:
+    """Raise if what is to run again is no module of a model."""
+    if recompute is None or recompute == "auto":
+        return
+    if not isinstance(recompute, Iterable):
+        raise ValueError(
+            f"recompute is {recompute!r}: it takes 'auto', or names of modules that run again in backward"
+        )
+    if not isinstance(recompute, Collection):
+        return  # an iterator can be read once
+    known = dict.fromkeys(modules)
+    for name in [recompute] if isinstance(recompute, str) else recompute:
+        if not name or name not in known:
+            close = get_close_matches(str(name), known, n=len(known)) or known
+            some = [one for one in known if one and one in close][:3]
+            raise ValueError(
+                f"recompute names {name!r}, which is no module of this {model}: name blocks, such as "
+                f"{', '.join(some)}"
+            )
 
 
 def check_reorder(reorder: object) -> None:

@@ -4,11 +4,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-from baechi.records import Candidate, Cluster, Device, HostCosts, Link, Plan, Span, Timeline, files, schema
+from baechi.records import (
+    Candidate,
+    Cluster,
+    Device,
+    Host,
+    HostCosts,
+    Link,
+    Plan,
+    Span,
+    Timeline,
+    files,
+    schema,
+)
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import OrderTried, Pipeline, Task
+from baechi.records.replicas import Replicas, ReplicasTried
 
 FILE = Path(__file__).with_name("format.md")
 
@@ -25,11 +38,14 @@ SECTIONS: tuple[tuple[str, str, Any], ...] = (
     ("", "A device:", Device),
     ("", "A link:", Link),
     ("", "Host costs:", HostCosts),
+    ("", "A host:", Host),
     ("Plans", "The order and the devices are those of the plan's own graph and cluster.", Plan),
     ("", "A candidate is a list of these values:", Candidate),
     ("Pipelines", "", Pipeline),
     ("", "A task is a list of these values:", Task),
     ("", "An order that was tried is a list of these values:", OrderTried),
+    ("Replicas", "", Replicas),
+    ("", "A number that was tried is a list of these values:", ReplicasTried),
     ("Timelines", "", Timeline),
     ("", "A span is a list of these values:", Span),
 )

@@ -13,8 +13,10 @@ def test_host() -> None:
     shown = CliRunner().invoke(app, ["bench", "host", "--quick"])
     assert shown.exit_code == 0 and "layer call" in shown.stdout
     assert f"{HostCosts.usual().waiting_layer_s * 1e6:.1f}" in shown.stdout
+    assert "programs, aot_eager" in shown.stdout and "times the loop" in shown.stdout
     done = CliRunner().invoke(app, ["bench", "host", "--quick", "--json"])
     assert done.exit_code == 0 and "waiting_layer_s" in json.loads(done.stdout)
+    assert set(json.loads(done.stdout)["steps"]) == {"plain loop", "code", "programs, aot_eager"}
 
 
 def test_others() -> None:

@@ -1,9 +1,11 @@
 """The commands from a model to a plan, as somebody types them."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from baechi import __version__
@@ -12,6 +14,7 @@ from baechi.cli.graph_input import timed
 from baechi.cli.targets import graph_of, shipped
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.records.pipeline import Pipeline
+from baechi.records.replicas import Replicas
 
 FILE = """
 import torch
@@ -69,6 +72,24 @@ def test_place_a_target(script: str) -> None:
     done = run("place", script, "--cluster", "2xL4", "--placer", "single", "--json")
     assert done.exit_code == 0, done.output
     assert len(Plan.from_json(done.stdout).device_of) == 3
+
+
+def test_replicas(script: str, tmp_path: Path) -> None:
+    """Several replicas of a pipeline: how many, why, and a file; a graph alone does not do."""
+    file = tmp_path / "replicas.json"
+    asked = ("place", script, "--cluster", "2x(2xL4)", "--microbatches", "2", "--replicas", "auto")
+    done = run(*asked, "-o", str(file))
+    assert done.exit_code == 0 and "4 replicas of 1 device each" in done.output, done.output
+    assert len(Replicas.load(file).groups) == 4
+    assert run(*asked[:-1], "2", "--json").output.startswith("{")
+    for wrong, why in (
+        (asked[:4] + asked[6:], "--microbatches 8"),
+        ((*asked, "--placer", "m-etf"), "without --placer"),
+        ((*asked[:-1], "many"), "--replicas many: it is a whole number"),
+        ((*asked[:-1], "3"), "divide into 1, 2, 4 equal groups"),
+    ):
+        done = run(*wrong)
+        assert done.exit_code != 0 and why in done.output, done.output
 
 
 def test_place_what_is_shipped() -> None:
@@ -225,3 +246,15 @@ def test_what_runs_again(tmp_path: Path) -> None:
     )
     assert made.plan.recompute == ("1",)
     assert "names 'nothing'" in run("place", *common, "--recompute", "nothing").output
+
+
+def test_env() -> None:
+    """Versions as installed, what of torch is replaced, the variables that matter, and devices or why not."""
+    found = json.loads(run("env", "--json").output)
+    assert found["versions"]["baechi"] == __version__
+    assert found["versions"]["torch"].startswith(torch.__version__)
+    assert found["versions"]["networkx"] == version("networkx")
+    assert "Function.apply" in found["torch's names"]["replaced while baechi runs"]
+    done = CliRunner().invoke(app, ["env"], env={"BAECHI_REORDER": "0", "SECRET": "word"})
+    assert "BAECHI_REORDER: 0" in done.output and "SECRET" not in done.output
+    assert "accelerators: no accelerator" in done.output or "cuda:0" in done.output

@@ -12,7 +12,7 @@ from run.pipeline.lanes.interrupted import Interrupted, Interruption, each_point
 import baechi
 
 FILES = (
-    "/dispatched.py",
+    "/dispatched_model.py",
     "/loop.py",
     "/workers/threads.py",
     "/replicas.py",

@@ -141,3 +141,35 @@ def test_nothing_grows(name: str) -> None:
     )  # who waits for another thread calls more, if that one is late
     assert late.calls == pytest.approx(early.calls, rel=handovers, abs=0)
     assert late.step_s == pytest.approx(early.step_s, rel=1e-6)
+
+
+def test_a_pipeline_does_not_grow_with_steps_or_shapes() -> None:
+    """Neither many steps of one batch nor lengths that take turns leave anything behind in the process."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)])
+    cluster = baechi.Cluster.virtual(2)
+    where = {f"{index}": index // 3 for index in range(6)}
+    baechi.distribute(
+        model, torch.ones(8, 4, 16), cluster=cluster, device_map=where, microbatches=4,
+        loss=nn.functional.mse_loss,
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def run(length: int = 4) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(8, length, 16), target=torch.zeros(8, length, 16)).backward()
+        optimizer.step()
+
+    for lengths in ([4], range(5, 15)):
+        with cluster:
+            for step in range(EARLY):
+                run(lengths[step % len(lengths)])
+            early = look(run, model)
+            for step in range(EARLY, STEPS - 2):
+                run(lengths[step % len(lengths)])
+            late = look(run, model)
+        print(f"{early} after {EARLY} steps, {late} after {STEPS}")
+        assert (late.threads, late.files, late.tensors) == (early.threads, early.files, early.tensors)
+        assert late.objects <= early.objects + 50
+        assert late.live_bytes == early.live_bytes
+        assert late.resident_bytes <= early.resident_bytes + ROOM_BYTES

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from order.unforeseen import captured, capturing
 from run.late import late
@@ -47,7 +48,7 @@ def test_json_says_all_that_was_found() -> None:
         assert written["launched"] == {device: list(layers) for device, layers in one.launched.items()}
         assert (written["forced"], written["deferred"]) == (list(one.forced), one.deferred)
     on = body["ran"][-1]
-    assert on["deferred"] and on["launched"] and "test_checking.py" in on["forced"][0]
+    assert on["deferred"] and on["launched"] and "test_check.py" in on["forced"][0]
 
 
 def test_what_is_not_there_is_null() -> None:
@@ -93,3 +94,29 @@ def test_microbatches_round() -> None:
     assert found.output_difference < 1e-6 and found.gradient_difference < 1e-6
     assert found.equal == (found.output_difference == 0)
     assert f"differ by at most {found.output_difference:.1e}" in str(replace(found, equal=False))
+
+
+def test_programs_beside_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with `compile=` runs as its code is written, and as programs; the environment may say no."""
+    model, given = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]), torch.ones(2, 4)
+    cluster = baechi.Cluster.virtual(2)
+    how = baechi.Stages(backend="aot_eager")
+    baechi.distribute(model, given, cluster=cluster, placer="even", training=True, compile=how)
+    found = baechi.check(model, given)
+    assert [one.name for one in found.ran] == ["one device", "as written", "programs"]
+    assert found.equal and found.gradient_difference < 1e-6 and "reordering" not in str(found)
+    assert [one.programs > 0 for one in found.ran] == [False, False, True]
+    assert json.loads(found.to_json())["ran"][2]["programs"] == found.ran[2].programs
+    monkeypatch.setenv("BAECHI_COMPILE", "0")
+    assert not any(one.programs for one in baechi.check(model, given).ran)
+
+
+@pytest.mark.full
+def test_inductor_beside_the_code() -> None:
+    model, given = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]), torch.ones(2, 4)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, given, cluster=cluster, placer="even", training=True, compile=baechi.Stages())
+    found = baechi.check(model, given)
+    assert [one.name for one in found.ran][2:] == ["programs", "inductor"]
+    assert found.ran[3].timeline is None and found.ran[3].programs
+    assert found.output_difference < 1e-5 and found.gradient_difference < 1e-5

@@ -222,3 +222,43 @@ def test_running_again_makes_room() -> None:
     again = baechi.fits(model, batch, cluster, optimizer="sgd", recompute="auto")
     assert not without and again
     assert (without.largest_batch or 0) < 64 <= (again.largest_batch or 0)
+
+
+class Longer(nn.Module):
+    """Batches beyond a number of rows go through one layer more."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.first, self.wide = nn.Linear(64, 512), nn.Linear(512, 512)
+        self.last, self.rows = nn.Linear(512, 8), rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        if len(x) > self.rows:
+            h = self.wide(h).relu() + h
+        found: Tensor = self.last(h).sum()
+        return found
+
+
+def test_a_batch_between_is_on_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three captures show that bytes grow with the batch: no other batch is captured, however many are
+    tried. Where the code takes another path with more rows, that decides."""
+    captured: list[Any] = []
+    capture = fit.profile
+
+    def counted(*args: Any, **kwargs: Any) -> baechi.LayerGraph:
+        captured.append(args)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(fit, "profile", counted)
+    cluster = baechi.Cluster.virtual(2, memory="6MiB")
+
+    def largest(rows: int) -> int:
+        answer = baechi.fits(Longer(rows), torch.ones(2, 64), cluster, optimizer="sgd", training=True)
+        assert answer.largest_batch is not None
+        return answer.largest_batch
+
+    most = largest(2**30)
+    assert most > 500 and len(captured) == 3  # before, each batch that was tried: six
+    for fewer in (1, 20, 200):
+        assert most - fewer <= largest(most - fewer) <= most

@@ -121,3 +121,42 @@ def test_an_input_that_is_divided_and_should_not_be() -> None:
     ]
     baechi.distribute(model, inputs, split={"weights": None}, **options)
     assert model(**inputs).ndim == 0
+
+
+WRONG: list[dict[str, Any]] = [
+    {"microbatches": 0},
+    {"microbatches": "eight"},
+    {"microbatches": 64},
+    {"microbatches": 2, "order": "1f1bb"},
+    {"microbatches": "auto", "order": "gpip"},
+    {"microbatches": 2, "weights_apart": 3},
+    {"microbatches": 2, "effort": -1},
+    {"microbatches": 2, "split": {"0": 0}},
+    {"plan": "nowhere.json"},
+    {"compile": "stage"},
+    {"split": 4},
+    {"split": {"0": "x"}},
+    {"split": {"0": -3}},
+    {"effort": -1},
+    {"effort": "most"},
+    {"recompute": 3},
+    {"recompute": ["nope"]},
+    {"recompute": "nope"},
+    {"no_split_module_classes": ["Nope"]},
+    {"split_module_classes": "Nope"},
+    {"max_memory": 5},
+    {"optimizer": "adan"},
+    {"source": "guess"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_wrong_argument_is_refused_before_the_model_runs(wrong: dict[str, Any]) -> None:
+    """A capture of a large model takes a minute. The error names the value, and the model is as it was."""
+    model, ran = chain().train(), []
+    model.register_forward_pre_hook(lambda *_: ran.append(1))
+    with pytest.raises((ValueError, OSError, baechi.BaechiError)) as error:
+        baechi.distribute(model, X, cluster=baechi.Cluster.virtual(2), **wrong)
+    assert not ran and not hasattr(model, "hf_device_map")
+    value = [*wrong.values()][-1]
+    assert str(next(iter(value)) if isinstance(value, (list, dict)) else value) in str(error.value)

@@ -13,6 +13,7 @@ from baechi import Cluster, LayerGraph, Link, Pipeline
 from baechi.errors import PlacementError
 from baechi.report.summary import summary
 from baechi.simulate.pipeline import coster, costs_of, shortest_pipeline_s
+from baechi.simulate.pipeline.ordering import choose
 from baechi.verbs.pipelines import least_step_s
 from baechi.zoo import MODELS
 
@@ -187,3 +188,14 @@ def test_a_bound_counts_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     least_s = least_step_s([Cluster.uniform(4, link=FAST)], 8, graph, searches=True)
     assert least_s == pytest.approx(6 * (1 + 3 / 16), rel=1e-4)
     assert not count.called
+
+
+@pytest.mark.parametrize("live", [1, 3, 5])
+def test_limits_between_those_that_were_tried(live: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many tasks few limits in flight are tried; where none of these fits, one in between may."""
+    monkeypatch.setattr(choose, "_MOST_TASKS", 0)
+    graph = chain([(1.0, 2.0)] * 4, size=8)
+    for name in graph.placed():
+        graph.nodes[name].update(saved_bytes=1000.0)
+    made = baechi.place(graph, Cluster.uniform(4, link=FAST, memory=1000 * live + 500), microbatches=16)
+    assert max(made.timeline.peak_bytes.values()) <= 1000 * live + 500

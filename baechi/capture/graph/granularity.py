@@ -45,8 +45,7 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
     does what was compiled in place, unless the user divides it.
     """
     modules = dict(model.named_modules())
-    named = _named(modules, no_split or (), "no_split_module_classes")
-    divided = _named(modules, split or (), "split_module_classes")
+    named, divided = named_modules(model, no_split, split)
     reads = "its code reads weights and calls no module that has any"
     because = {name: divisible(reads, trace.modules[name]) for name in _readers(modules, trace)}
     because |= {
@@ -66,6 +65,13 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
         {name: why for name, why in because.items() if name not in leaves},
         frozenset(divided),
     )
+
+
+def named_modules(model: nn.Module, no_split: Names | None, split: Names | None) -> tuple[set[str], set[str]]:
+    """The modules that the user wants kept whole, and divided."""
+    modules = dict(model.named_modules())
+    named = _named(modules, no_split or (), "no_split_module_classes")
+    return named, _named(modules, split or (), "split_module_classes")
 
 
 def divisible(why: str, class_name: str) -> str:

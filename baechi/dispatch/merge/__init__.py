@@ -2,5 +2,5 @@
 
 In:    the results of all chunks, and the items of each.
 Out:   what the model would have returned for all items.
-Start: `rules`, then `joining`.
+Start: `rules`, then `joiner`.
 """

@@ -5,15 +5,15 @@ Such a function takes numbers, arrays and named tuples of arrays, and calls only
     Python ─▶ compiled ─▶ inlined ─▶ inlined       one way in; what lies within has none of its own,
                                                    which halves the time that the compiler takes
 
-The compiler (numba, the extra `search`) takes ten seconds, which many searches do not. So Python runs these
-functions until they have taken two seconds; then they are compiled, and cached for the next process beside
-the source or in the user's cache folder. What the cache has runs compiled from the start. Either way it is
-the same search with the same plan.
+The compiler (numba, the extra `search`) takes five seconds, which many searches do not. So Python runs these
+functions until they have taken a part of a second; then they are compiled, and cached for the next process
+beside the source or in the user's cache folder. What the cache has runs compiled from the start. Either way
+it is the same search with the same plan.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import thread_time
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -27,8 +27,12 @@ from baechi.progress import progress
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 2.0
-"""Processor time in Python after which a function is compiled: most searches of small models end before."""
+PATIENCE_S = 0.4
+"""Processor time in Python after which a function is compiled. A search ends before, near a bound, or takes
+Python minutes."""
+
+_LEVEL = 1
+"""How hard LLVM tries. At its usual 3 compiling takes a tenth longer, and searches run no faster."""
 
 _OPTIONS = {"error_model": "numpy", "_nrt": False}
 """No array is made within compiled functions, so numba need not count references, which takes long."""
@@ -82,10 +86,11 @@ class Compiled(Generic[Arguments, Result]):
         if self._machine is not None and self._python_s > PATIENCE_S:
             with suppress(Timeout), self._turn(), progress("compiling the search"):
                 logger.warning(
-                    "compiling the search of 'auto', once on this machine: ten seconds of processor time; "
-                    "effort=0 places without it"
+                    "compiling the search of 'auto', once on this machine: five to ten seconds of processor "
+                    "time; effort=0 places without it"
                 )
-                return cast(Result, self._machine(*arguments, **named))
+                with _at_level(_LEVEL):
+                    return cast(Result, self._machine(*arguments, **named))
         begun_s = thread_time()
         try:
             return self._python(*arguments, **named)
@@ -106,6 +111,20 @@ class Compiled(Generic[Arguments, Result]):
         if folder is None:
             return nullcontext()
         return FileLock(Path(folder) / f"{self._python.__name__}.lock", blocking=False)
+
+
+@contextmanager
+def _at_level(level: int) -> Iterator[None]:
+    """Let numba's compiler try as hard as this, as `NUMBA_OPT` would."""
+    import numba
+
+    config: Any = numba.config
+    before = config.OPT
+    config.OPT = min(before, type(before)(level))
+    try:
+        yield
+    finally:
+        config.OPT = before
 
 
 def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Result]:

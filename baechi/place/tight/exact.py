@@ -68,7 +68,11 @@ def _placements(problem: Problem) -> Iterator[tuple[float, tuple[int, ...]]]:
 
 def _alike(problem: Problem) -> list[list[int]]:
     """By device, the devices that are interchangeable with it."""
-    if problem.cluster.links or any(pin != ANYWHERE for pin in problem.pins):
+    if (
+        problem.cluster.links
+        or len(problem.cluster.hosts) > 1
+        or any(pin != ANYWHERE for pin in problem.pins)
+    ):
         return [[] for _ in problem.devices]
     kinds = [(d.kind, d.speed, d.memory_bytes) for d in problem.cluster.devices]
     return [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from baechi.errors import RecordError
 from baechi.records.described.devices import HOST, MOST_DEVICES, Size
-from baechi.records.device import Device
+from baechi.records.device import Device, Host, Link
 from baechi.units import parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,34 @@ def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[st
     known = {*names, HOST}
     ends = [end for pair in links for end in pair if end not in known]
     return faults + [f"a link names {end!r}, no device of it" for end in ends]
+
+
+def host_faults(names: Sequence[str], hosts: Sequence[Host]) -> list[str]:
+    """What is wrong with the hosts of a cluster."""
+    if not hosts:
+        return []
+    found = Counter([name for host in hosts for name in host.devices])
+    faults = [
+        f"two hosts are named {name!r}" for name, n in Counter([h.name for h in hosts]).items() if n > 1
+    ]
+    faults += [f"a host has {name!r}, no device of the cluster" for name in found.keys() - set(names)]
+    faults += [f"{name!r} is in two hosts" for name, count in found.items() if count > 1]
+    return faults + [f"{name!r} is in no host, but others are" for name in names if name not in found]
+
+
+def links_among(
+    devices: Sequence[Device], links: Mapping[tuple[str, str], Link]
+) -> dict[tuple[str, str], Link]:
+    """The links whose ends are among these devices, or the host."""
+    kept = {HOST, *[device.name for device in devices]}
+    return {ends: link for ends, link in links.items() if set(ends) <= kept}
+
+
+def hosts_of(devices: Sequence[Device], hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts of some devices, with these alone."""
+    kept = {device.name for device in devices}
+    left = [(host, tuple([name for name in host.devices if name in kept])) for host in hosts]
+    return tuple([replace(host, devices=names) for host, names in left if names])
 
 
 def limited(devices: Sequence[Device], max_memory: Mapping[int | str, Size]) -> tuple[Device, ...]:

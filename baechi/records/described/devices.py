@@ -7,7 +7,7 @@ from pathlib import Path
 
 from baechi.records import files
 from baechi.records.datasheet import datasheet, known_kind, near_kinds, usual_link
-from baechi.records.device import Device, Link, Reserve, reserved_bytes
+from baechi.records.device import Device, Host, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
 Size = int | str
@@ -25,23 +25,31 @@ PCIE = Link(latency_s=10e-6, bytes_per_s=25e9)
 CUDA = "cuda"
 """In place of a list: all visible GPUs."""
 
+NETWORK = Link(latency_s=20e-6, bytes_per_s=12.5e9)
+"""Between hosts, unless something else is said: 100 Gb/s, after what a message takes over RDMA."""
+
 _PART = re.compile(r"([0-9]+)\s*[xX]\s*(.+)")
+_HOST = re.compile(r"\((.*)\)")
+_COMMA = re.compile(r",(?![^()]*\))")
 _GPU = re.compile(r"(?:cuda|gpus?):?(\d*)")
 _RATE = re.compile(r"(.+)/s")
 
 
 def read(
     text: object, memory: Memory = None, link: LinkLike = None
-) -> tuple[tuple[Device, ...], Link] | None:
-    """The devices that a text lists, and the link between any two; see `Cluster.parse`."""
+) -> tuple[tuple[Device, ...], Link, tuple[Host, ...]] | None:
+    """The devices that a text lists, the link between any two, their hosts; see `Cluster.parse`."""
     if not isinstance(text, (str, Path)):
         kind = type(text).__name__
         raise TypeError(f"cluster is of type {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
     shipped = (files.profiles_folder() / "clusters" / f"{text}.json").exists()
     try:
+        hosts = None if shipped else _kinds_by_host(str(text))
+        if hosts is not None:
+            return _in_hosts(hosts, memory, link)
         kinds = None if shipped else kinds_in(str(text))
         if kinds is not None:
-            return devices_of(kinds, "device", memory), link_of(link, kinds)
+            return devices_of(kinds, "device", memory), link_of(link, kinds), ()
     except ValueError as error:
         raise ValueError(f"cluster {str(text)!r}: {error}") from error
     if not shipped and not Path(text).exists() and (meant := _meant(str(text))):
@@ -75,6 +83,41 @@ def kinds_in(text: str) -> list[str] | None:
             raise ValueError(f"a cluster has at most {MOST_DEVICES:,} devices")
         found += [known_kind(part[2])] * int(part[1])
     return found
+
+
+def _kinds_by_host(text: str) -> list[list[str]] | None:
+    """The kinds of each host's devices, where a text lists hosts."""
+    parts = [_PART.fullmatch(part.strip()) for part in _COMMA.split(text)]
+    if "(" not in text or not all(parts):
+        return None
+    found: list[list[str]] = []
+    for part in filter(None, parts):
+        host = _HOST.fullmatch(part[2].strip())
+        if host is None:
+            raise ValueError(f"{part[0].strip()} is in no host, but others are: write 1x({part[0].strip()})")
+        kinds = kinds_in(host[1])
+        if kinds is None or not part[1].strip("0"):
+            raise ValueError(f"{part[0].strip()} is no host: write such as 2x(4xA100-40GB)")
+        if len(part[1]) > len(str(MOST_DEVICES)) or int(part[1]) * len(kinds) > MOST_DEVICES:
+            raise ValueError(f"a cluster has at most {MOST_DEVICES:,} devices")
+        found += [kinds] * int(part[1])
+    return found
+
+
+def _in_hosts(
+    hosts: Sequence[Sequence[str]], memory: Memory, link: LinkLike
+) -> tuple[tuple[Device, ...], Link, tuple[Host, ...]]:
+    kinds = [kind for host in hosts for kind in host]
+    names = [(f"host{h}", f"host{h}/device:{d}") for h, host in enumerate(hosts) for d in range(len(host))]
+    devices = devices_of(kinds, "device", memory)
+    named = tuple([replace(one, name=name) for one, (_, name) in zip(devices, names, strict=True)])
+    made = tuple(
+        [
+            Host(f"host{h}", tuple([name for home, name in names if home == f"host{h}"]), link_of(None, host))
+            for h, host in enumerate(hosts)
+        ]
+    )
+    return named, NETWORK if link is None else link_of(link, kinds), made
 
 
 def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from baechi.run.pipeline.batch.caller_objects import may_be_written
 from baechi.run.pipeline.batch.partition import Unsplittable, handed_objects, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.modules.inside import weights_in
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -24,8 +25,9 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
             _refuse("with dual numbers, whose tangents would be lost")
     if not torch.is_grad_enabled():
         return
-    for name, weight in model.named_parameters():
+    for weight in weights_in(model):
         if weight.grad_fn is not None:
+            name = next(name for name, one in model.named_parameters() if one is weight)
             _refuse(
                 f"with weights that are computed ({name}), whose history all microbatches would go back "
                 "through, each in its turn"

@@ -21,6 +21,7 @@ from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.plain_step import open_step
 from baechi.run.runtime import Runtime
 from baechi.torchlib.fakes.valueless import is_valueless
+from baechi.torchlib.modules.inside import tensors_inside
 from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -127,7 +128,7 @@ def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts:
 
 
 def _has_values(model: nn.Module, inputs: Inputs) -> bool:
-    for tensor in (*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)):
+    for tensor in (*tensors_inside(model), *tensors_in(inputs.args, inputs.kwargs)):
         if tensor.is_meta or is_valueless(tensor):
             return False
     return True

@@ -2,5 +2,5 @@
 
 In:    a distributed model, its plan, and what a call is given.
 Out:   what the call returns, without running the model's code.
-Start: `call`, then `capture`, `joint`, `cutting`, `loop`.
+Start: `call`, then `capture`, `joint`, `segments`, `loop`.
 """

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends
 from baechi.backend.transfer import transfer
 from baechi.errors import CompileError
@@ -23,7 +24,7 @@ from baechi.records.pipeline import Pipeline, Task
 from baechi.run.pipeline.batch.join import loss_in, loss_name
 from baechi.run.pipeline.batch.partition import joined_gradient
 from baechi.run.pipeline.batch.results import Root, share_at
-from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
+from baechi.run.pipeline.call_result import Batch, Returned, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
@@ -58,8 +59,8 @@ def call_whole(
 class Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
-        compiler = runtime.captures.compiler(runtime)
-        self._compiled = bound.captured.compiled(runtime, bound.flat, compiler)
+        self._compiler = runtime.captures.compiler(runtime)
+        self._compiled = bound.captured.compiled(runtime, bound.flat, self._compiler)
         given = frozenset(self._compiled.tangents)
         self._values = Values(self._compiled, bound.flat, given)
         self._loop = Loop(self._backend, [self._values])
@@ -74,7 +75,7 @@ class Whole:
         forward = [task for task in tasks if cutting.is_forward(task[1])]
         backward = [task for task in tasks if not cutting.is_forward(task[1])]
         self._loop.run(forward)
-        self._loop.write()
+        _write(self._loop, self._bound, self._values, self._backend, waits=True)
         self._runtime.counts["programs"] = self._loop.count
         outputs = list(map(self._output, range(len(self._bound.captured.tokens))))
         wait_for_all_sends(self._backend)
@@ -113,6 +114,7 @@ class Whole:
         self._values.go_back(given)
         self._loop.run(tasks)
         wait_for_all_sends(self._backend)
+        self._bound.captured.tell(self._compiler)
         return self._loop.gradients(leaves)
 
 
@@ -171,7 +173,7 @@ class InParts:
         self._runtime, self._backend = runtime, runtime.backend
         self._microbatches, self._bounds = microbatches, bounds
         self._pipeline, self._batch = asked
-        compiler = runtime.captures.compiler(runtime)
+        self._compiler = compiler = runtime.captures.compiler(runtime)
         graphs = [bound.captured.compiled(runtime, bound.flat, compiler) for bound in bounds]
         goes_back = torch.is_grad_enabled() and model.training
         losses = [self._loss_of(bound, one) for bound, one in zip(bounds, graphs, strict=True)]
@@ -197,9 +199,11 @@ class InParts:
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
         backend.spend("microbatch", backend.host, len(self._values))
         self._loop.run(self._tasks_now())
-        self._loop.write()
+        _write(self._loop, self._bounds[-1], self._values[-1], backend, waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
+        for bound in self._bounds:
+            bound.captured.tell(self._compiler)
         for states in self._draws:
             if states.have_drawn:
                 states.move()
@@ -224,7 +228,7 @@ class InParts:
 
     def _tasks_now(self) -> Iterator[tuple[int, int]]:
         """The tasks of the call, each after those that it needs; backwards without a loss wait."""
-        for is_forward, microbatch, position in in_order(self._pipeline.order, self._values):
+        for is_forward, microbatch, position in self._order():
             if is_forward:
                 yield microbatch, position
             elif not self._losses:
@@ -233,6 +237,16 @@ class InParts:
                 if self._values[microbatch].backward is None:
                     self._seed(microbatch)
                 yield microbatch, position
+
+    def _order(self) -> list[tuple[bool, int, int]]:
+        """The tasks in order; it is found once for each kind of call."""
+        if any(one.compiled.joint.written for one in self._values):  # it depends on which buffers are one
+            return list(in_order(self._pipeline.order, self._values))
+        orders: dict[Any, list[tuple[bool, int, int]]] = self._runtime.captures.orders
+        key = self._pipeline.order, *[one.kind for one in self._values]
+        if key not in orders:
+            orders[key] = list(in_order(self._pipeline.order, self._values))
+        return orders[key]
 
     def _seed(self, microbatch: int) -> None:
         """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""
@@ -257,7 +271,7 @@ class InParts:
                     place = values.compiled.tangent_place(number)
                     self._roots[id(value)] = Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
-                    value = ended(value.detach().requires_grad_())
+                    value = value.detach().requires_grad_()  # the joined one says that it has no gradient
             outputs.append(value)
         return bound.result(outputs, deep=False)
 
@@ -281,6 +295,8 @@ class InParts:
                 values.go_back(given)
             self._loop.run(self._later)
             wait_for_all_sends(self._backend)
+            for bound in self._bounds:
+                bound.captured.tell(self._compiler)
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Those of weights, then of inputs."""
@@ -289,6 +305,16 @@ class InParts:
             part.grad = grad
         ofinputs = [joined_gradient(self._backend, *leaf) for leaf in self._batch.parts.leaves]
         return [*found[: len(self._weights)], *ofinputs]
+
+
+def _write(loop: Loop, bound: Bound, values: Values, backend: AbstractBackend, *, waits: bool) -> None:
+    """Forward is over: buffers get their new values, or new tensors take their places."""
+    loop.write([one.before for one in bound.assigned], waits=waits)
+    for one in bound.assigned:
+        value, home = values.output(one.output), backend.place_of(one.before)
+        if backend.place_of(value) != home:
+            value = transfer(value, backend, home)
+        one.table[one.name] = value
 
 
 def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[torch.Tensor]:

@@ -6,10 +6,12 @@ call ─▶ guards ─▶ known: the graph's inputs, and the result with tokens 
 
 import copy
 import logging
+import os
 import threading
+import time
 import types
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import fx, nn
 
 from baechi.backend import unwatched
 from baechi.errors import CompileError
+from baechi.progress import say
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
@@ -27,6 +30,7 @@ from baechi.run.reorder.schedule import has_hooks_inside
 from baechi.run.runtime import Runtime
 from baechi.run.user_line import line_in
 from baechi.torchlib.dynamo import compiler_back
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.modules.intercept import forwards_set_aside, original_forward
 from baechi.torchlib.private.graphs import (
     capturing,
@@ -35,17 +39,25 @@ from baechi.torchlib.private.graphs import (
     refusals,
     source_of,
     too_many,
+    writes_in_place,
     writes_seen,
 )
 from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
-from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks
+from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks, buffer_table
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.units import format_seconds
 
 logger = logging.getLogger(__name__)
 
 Loss = Callable[[Any, Any], torch.Tensor]
+Tables = Sequence[tuple[MutableMapping[str, torch.Tensor | None], Mapping[str, torch.Tensor | None]]]
+"""Tables of buffers, and what was in them."""
+
 TARGET = "target"
+
+VARIABLE = "BAECHI_COMPILE"
+"""The environment's switch: `BAECHI_COMPILE=0` runs all models as their code is written."""
 
 _LOGS = "debug", "info", "warn", "error", "critical", "exception", "log"
 
@@ -69,21 +81,32 @@ class Captured:
         given: whether each of its inputs comes from what the call was given.
         changes: whether a call changes constants that later calls may read: then each asks the guards.
         tokens: for each of its outputs, what stands for it in the result.
+        spent_s: how long it took to make it.
+        keeps: of outputs, those that are an input which was written in place: the input's number.
+        sets_buffers: whether the code assigns buffers.
+        assigned: by input, the output that is assigned to the buffer that it is.
     """
 
     module: fx.GraphModule
     given: tuple[bool, ...]
     changes: bool
     tokens: list[torch.Tensor]
+    spent_s: float = 0.0
+    keeps: Mapping[int, int] = field(default_factory=dict)
+    sets_buffers: bool = False
+    assigned: dict[int, int] = field(default_factory=dict)
+    _told: int = 0
     _stages: dict[str, Compiled] = field(default_factory=dict)
 
     def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
         """The graph, ready to be made programs of."""
         if compiler not in self._stages:
-            units = units_of(runtime.plan)
+            units, begun_s = units_of(runtime.plan), time.perf_counter()
             try:
                 with unwatched(), devices_ignored():
-                    made = Compiled(self.module, flat, units, runtime.backend, compiler)
+                    made = Compiled(
+                        self.module, flat, units, runtime.backend, compiler, assigned=self.assigned
+                    )
             except CompileError:
                 raise
             except Exception as error:  # whatever torch says of its graph
@@ -92,7 +115,34 @@ class Captured:
                     f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
                 ) from error
             self._stages[compiler] = made
+            self.spent_s += time.perf_counter() - begun_s
         return self._stages[compiler]
+
+    def tell(self, compiler: str) -> None:
+        """Say how long it took to compile programs, if more are compiled than was said."""
+        stages = self._stages[compiler]
+        if stages.made > self._told:
+            self._told, seconds = stages.made, self.spent_s + stages.spent_s
+            line = f"compiled {stages.made} programs in {format_seconds(seconds)} ({compiler})"
+            logger.info(line)
+            say(lambda: line)
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """A buffer that the code assigns anew.
+
+    Args:
+        table: the buffers of its module.
+        name: its name there.
+        before: the tensor that it was.
+        output: the number of the output that it becomes.
+    """
+
+    table: MutableMapping[str, torch.Tensor | None]
+    name: str
+    before: torch.Tensor
+    output: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +153,13 @@ class Bound:
         captured: the graph.
         flat: its inputs.
         template: what the call returns, with tokens in place of outputs.
+        assigned: the buffers that it assigns.
     """
 
     captured: Captured
     flat: Sequence[Any]
     template: Any
+    assigned: Sequence[Assigned] = ()
 
     def result(self, values: Sequence[torch.Tensor], *, deep: bool) -> Any:
         """What the call returns."""
@@ -133,7 +185,7 @@ class Bound:
                 return None
             flat.append(stands.get(id(value), value))
         template = map_tensors(lambda one: stands.get(id(one), one), self.template)
-        return Bound(self.captured, flat, template)
+        return Bound(self.captured, flat, template, self.assigned)
 
 
 class Captures:
@@ -144,14 +196,16 @@ class Captures:
 
     Attributes:
         why: why some kinds of calls run as the code is written, by kind.
+        orders: the order of a step's programs, by what it depends on.
         last_told: why the last one does.
     """
 
     def __init__(self, options: Stages) -> None:
         self.options = options
         self.why: dict[Hashable, str] = {}
+        self.orders: dict[Hashable, list[tuple[bool, int, int]]] = {}
         self._compiled: Callable[..., Any] | None = None
-        self._bound: list[tuple[Captured, Sequence[Any]]] = []
+        self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
         self._alone = threading.RLock()
         self._told: set[str] = set()
         self.last_told = ""
@@ -173,6 +227,9 @@ class Captures:
         """Find the graphs of calls."""
         kind = kind_of_call(model, parts[0])
         if kind in self.why:
+            return None
+        if os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "off", "no"):
+            self.tell(f"{VARIABLE}={os.environ[VARIABLE]}")
             return None
         seen = _who_sees(model)
         if seen:
@@ -227,7 +284,7 @@ class Captures:
             self._compiled = compiled_whole(
                 _fresh(_entry), lambda *given: self._capture(model, runtime, *given)
             )
-        self._bound = []
+        self._bound, begun_s = [], time.perf_counter()
         with (
             unwatched(),
             compiler_back(),
@@ -247,8 +304,10 @@ class Captures:
                 raise CompileError(_reason(model, error)) from error
         if len(self._bound) != 1:  # it computes nothing
             return None
-        ((captured, flat),) = self._bound
-        return Bound(captured, flat, template)
+        ((captured, flat, tables),) = self._bound
+        assigned = _put_back(captured, flat, tables)
+        captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
+        return Bound(captured, flat, template, assigned)
 
     def _capture(
         self, model: nn.Module, runtime: Runtime, module: fx.GraphModule, examples: Sequence[Any]
@@ -267,11 +326,17 @@ class Captures:
         note_runs(module, model, runtime.plan, units_of(runtime.plan))
         (end,) = [node for node in module.graph.nodes if node.op == "output"]
         captured = Captured(
-            module, given, writes.change, [_token(node.meta["example_value"]) for node in end.args[0]]
+            module,
+            given,
+            writes.change,
+            [_token(node.meta["example_value"]) for node in end.args[0]],
+            keeps=_kept(places, end.args[0]),
+            sets_buffers=writes.buffers,
         )
 
         def run(*flat: Any) -> Sequence[torch.Tensor]:
-            self._bound.append((captured, flat))
+            tables = list(map(buffer_table, modules_in(model))) if captured.sets_buffers else ()
+            self._bound.append((captured, flat, [(table, dict(table)) for table in tables if table]))
             return captured.tokens
 
         return run
@@ -285,7 +350,7 @@ def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
 
 def _who_sees(model: nn.Module) -> str:
     """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
-    if has_hooks_inside(model) or any(map(_hooks_backward, model.modules())):
+    if has_hooks_inside(model) or any(map(_hooks_backward, modules_in(model))):
         return "with hooks on modules inside of it, which see the values of each step"
     if current_transform() is not None or forward_ad_level() >= 0:
         return "inside of a transform of torch.func, or with dual numbers"
@@ -309,12 +374,49 @@ def _refuse_plan(runtime: Runtime) -> None:
 
 def _refuse_draws(model: nn.Module) -> None:
     """Raise if programs would draw other numbers than the code."""
-    for name, module in model.named_modules():
+    for module in modules_in(model):
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
+            name = next(name for name, one in model.named_modules() if one is module)
             raise CompileError(
                 f"{name} is a {type(module).__name__} with dropout between its layers, whose draws torch's "
                 "compiler makes in another order: use one for each layer, and nn.Dropout between"
             )
+
+
+def _kept(places: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> dict[int, int]:
+    """By output that is an input which was written in place, the input's number."""
+    found = {}
+    for number, node in enumerate(outputs):
+        while node.op in ("call_function", "call_method") and writes_in_place(node.target):
+            node = node.args[0]  # type: ignore[assignment]
+        if node in places:
+            found[number] = places.index(node)
+    return found
+
+
+def _put_back(captured: Captured, flat: Sequence[Any], tables: Tables) -> list[Assigned]:
+    """Take tokens out of tables of buffers again; what the call is to put there instead."""
+    number_of, found = {id(token): number for number, token in enumerate(captured.tokens)}, []
+    outputs = captured.module.graph.find_nodes(op="output")[0].args[0] if tables else ()
+    why = ""
+    for table, before in tables:
+        for name, token in table.items():
+            number, tensor = number_of.get(id(token)), before[name]
+            if number is None or tensor is None:
+                continue
+            if outputs[number].meta["example_value"].requires_grad:
+                why = f"its code assigns the buffer {name} a tensor with a gradient: detach that"
+            kept = captured.keeps.get(number)
+            if kept is None or flat[kept] is not tensor:
+                found.append(Assigned(table, name, tensor, number))
+                for place, one in enumerate(flat):
+                    if one is tensor:
+                        captured.assigned[place] = number
+        table.clear()
+        table.update(before)
+    if why:
+        raise CompileError(why)
+    return found
 
 
 class _TooMany(Exception):
@@ -322,9 +424,10 @@ class _TooMany(Exception):
 
 
 def _loggers() -> frozenset[Any]:
-    """What logs in a model's code: it is left out of its graph. Some libraries add methods to loggers."""
+    """What logs or warns in a model's code: it is left out of its graph. Some libraries add such methods."""
     table = vars(logging.Logger)
-    return frozenset([table[name] for name in table if name.startswith(_LOGS) and callable(table[name])])
+    logs = [table[name] for name in table if name.startswith(_LOGS) and callable(table[name])]
+    return frozenset([*logs, warnings.warn])
 
 
 def _token(value: torch.Tensor) -> torch.Tensor:

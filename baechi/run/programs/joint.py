@@ -8,13 +8,14 @@ a sum with one is its other side: that is how the backward for some of the outpu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from baechi.errors import CompileError
+from baechi.run.programs.views import leave_out_views
 from baechi.torchlib.private.graphs import devices_ignored, is_own_output, joint_graph, role_of
 
 _ADD = torch.ops.aten.add.Tensor
@@ -72,8 +73,20 @@ class Backward:
         return node
 
 
-def joined(captured: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]) -> Joint:
-    """Trace a captured graph with its backward."""
+def joined(
+    captured: fx.GraphModule,
+    args: Sequence[Any],
+    decompositions: dict[Any, Any],
+    assigned: Mapping[int, int],
+) -> Joint:
+    """Trace a captured graph with its backward.
+
+    Args:
+        captured: the graph.
+        args: its inputs.
+        decompositions: by operator, what it is to be made of.
+        assigned: by input that is a buffer which is assigned anew, the output that it becomes.
+    """
     cloned: frozenset[int] = frozenset()
     while True:
         graph, returned, made = _prepared(captured, cloned)
@@ -81,7 +94,8 @@ def joined(captured: fx.GraphModule, args: Sequence[Any], decompositions: dict[A
             infos = [info for info in notes.output_info]
             views = {number for place, number in enumerate(made) if not is_own_output(infos[place])}
         if views <= cloned:
-            return _read(module, len(args), returned, made)
+            joint = _read(module, len(args), returned, made)
+            return _with_assigned(joint, assigned)
         cloned |= views  # outputs that share memory with others get memory of their own
 
 
@@ -126,6 +140,7 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
                 nodes[role.index] = node
             else:
                 tangents[made[role.index]] = node
+    leave_out_views(module.graph)
     (end,) = [node for node in module.graph.nodes if node.op == "output"]
     outputs: list[Any] = list(returned)
     written: dict[int, fx.Node] = {}
@@ -143,6 +158,19 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
         else:
             raise CompileError(f"an output of its graph is a {role.kind}, which programs do not know")
     return Joint(module, tuple(nodes), tangents, tuple(outputs), written, gradients)
+
+
+def _with_assigned(joint: Joint, assigned: Mapping[int, int]) -> Joint:
+    """Microbatches read the buffer that the one before them assigned: as if it had been written."""
+    written = dict(joint.written)
+    for place, number in assigned.items():
+        node = joint.outputs[number]
+        if place in written or isinstance(node, int) or number in joint.tangents:
+            raise CompileError(
+                "a buffer is assigned a tensor that has a gradient, or is an input, or is written beside that"
+            )
+        written[place] = node
+    return replace(joint, written=written)
 
 
 def _backward(joint: Joint, given: frozenset[int]) -> Backward:

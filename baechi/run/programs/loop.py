@@ -1,7 +1,7 @@
 """Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
-from baechi.torchlib.private.tensors import storage_address, write_count
+from baechi.torchlib.private.tensors import add_each, storage_address, write_count
 from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
@@ -29,12 +29,16 @@ class Values:
         given: the outputs that may get gradients.
 
     Attributes:
+        ids: the `id` of each input.
+        kind: what values that run the same programs have in common.
         outputs: by number, what programs made of the model's outputs.
         backward: the programs of backward, when it is known which outputs got gradients.
     """
 
     def __init__(self, compiled: Compiled, flat: Sequence[Any], given: frozenset[int]) -> None:
         self.compiled, self.flat, self._given = compiled, flat, given
+        self.ids = tuple(map(id, flat))
+        self.kind = compiled, given
         self.by_slot: dict[Slot, torch.Tensor] = dict(compiled.constants)
         self.slot_of: dict[int, Slot] = {}
         for slot, value in zip(compiled.inputs, flat, strict=True):
@@ -93,6 +97,17 @@ class Values:
                     grad = made.copy_(dense)
         return grad
 
+    def use(self, slots: Iterable[Slot]) -> None:
+        """Values were read: after the last time they go."""
+        left, by_slot = self.left, self.by_slot
+        for slot in slots:
+            times = left.get(slot, 0)
+            if times > 1:
+                left[slot] = times - 1
+            elif times:
+                del left[slot]
+                by_slot.pop(slot, None)
+
     def go_back(self, tangents: dict[int, torch.Tensor]) -> None:
         """From now on it goes backward."""
         pattern = frozenset(tangents)
@@ -144,10 +159,17 @@ class Loop:
                             note_microbatch(error, microbatch)
                         raise
 
-    def write(self) -> None:
-        """Forward is over: inputs that were written (buffers) get their new values."""
+    def write(self, assigned: Collection[torch.Tensor], *, waits: bool) -> None:
+        """Forward is over: inputs that were written (buffers) get their new values.
+
+        Args:
+            assigned: buffers that others take the places of, so that they stay as they are.
+            waits: whether backward is put off: then what it reads may not be written until then.
+        """
         with torch.no_grad():
             for tensor, value in self._written.values():
+                if any(tensor is one for one in assigned):
+                    continue
                 for values in self._values:
                     slot = values.slot_of.get(id(tensor))
                     if slot is not None and values.by_slot.get(slot) is tensor:
@@ -157,26 +179,32 @@ class Loop:
                     value = transfer(value, self._backend, home)
                 with self._backend.at(home, ""):
                     tensor.copy_(value)
-        for values in self._values:  # what is kept of weights are often views of them
+        for values in self._values if waits else ():  # what is kept of weights are often views of them
             for tensor in values.by_slot.values():
                 if not tensor.is_inference():
                     self._versions.append((tensor, write_count(tensor)))
 
     def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients that were added up, each where its leaf lies, in its own memory; they are taken."""
-        backend, by_leaf = self._backend, dict[int, list[torch.Tensor]]()
-        for (name, _), grad in self.totals.items():
-            by_leaf.setdefault(name, []).append(grad)
+        backend, by_leaf = self._backend, dict[int, list[tuple[str, torch.Tensor]]]()
+        for (name, place), grad in self.totals.items():
+            by_leaf.setdefault(name, []).append((place, grad))
         self.totals.clear()
         found: list[torch.Tensor | None] = []
         memory: set[int] = set()
         with torch.no_grad():
             for leaf in leaves:
                 home, total = backend.place_of(leaf), None
-                for one in by_leaf.pop(id(leaf), ()):
-                    grad = one if backend.place_of(one) == home else transfer(one, backend, home)
-                    with backend.at(home, ""):
-                        total = grad if total is None else total + grad
+                for place, one in by_leaf.pop(id(leaf), ()):
+                    grad = one
+                    if place != home:
+                        stamp(one, place, UNSET, renew=False)
+                        grad = transfer(one, backend, home)
+                    if total is None:
+                        total = grad
+                    else:
+                        with backend.at(home, ""):
+                            total = total + grad
                 if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
@@ -206,14 +234,13 @@ class Loop:
         for slot, original in program.copies:
             if slot not in by_slot:
                 by_slot[slot] = self._fetched(values, slot, original, place)
-            if slot not in program.sent:
-                use(values, original)
+            if original in values.left and slot not in program.sent:
+                values.use((original,))
         given = [by_slot[slot] for slot in program.reads]
-        for slot in program.reads:
-            use(values, slot)
+        values.use(program.counted)
         run = program.run
         if program.add is not None:
-            keys = [(id(values.flat[name]), place) for name in program.added]
+            keys = [(values.ids[name], place) for name in program.added]
             if self._added.issuperset(keys):
                 run, given = program.add, [*given, *[self.totals[key] for key in keys]]
         with backend.at(place, program.name):
@@ -232,34 +259,35 @@ class Loop:
         for number, name in program.written:
             stamp(made[number], program.place, UNSET, renew=False)
             self._write(values, name, made[number])
-        for number, name in program.gradients:
-            if made[number] is None:  # it was added inside
-                continue
-            alone = name in program.added and has_memory_alone(made[number])
-            self._add(id(values.flat[name]), program.place, made[number], alone=alone)
+        if program.gradients:
+            self._add(values, program, made)
+        left, by_slot, sends = values.left, values.by_slot, program.sends
         for slot, value in zip(program.makes, made, strict=True):
-            if values.left.get(slot):
-                values.by_slot[slot] = value
-            self._send_on(values, slot, value, program)
+            if slot in left:
+                by_slot[slot] = value
+            if slot in sends:
+                self._send_on(values, slot, value, program)
 
     def _send_on(self, values: Values, slot: Slot, value: Any, program: Program) -> None:
         """A value was made: who else reads it is sent a copy at once."""
-        for copy, place in program.sends.get(slot, ()):
+        for copy, place in program.sends[slot]:
             values.underway[copy] = depart(value, self._backend, place, None, program.place)
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
+        value = values.by_slot.get(original)
+        key = id(value), place
+        found: Any = self._copies.get(key)
+        if found is not None:
+            return found
         if slot in values.underway:
             return arrive(*values.underway.pop(slot))
-        value = values.by_slot[original]
-        if not isinstance(value, torch.Tensor) or self._backend.place_of(value) == place:
-            return value
-        if id(value) not in self._shared:
-            return transfer(value, self._backend, place)
-        key = id(value), place
-        if key not in self._copies:
-            self._copies[key] = transfer(value, self._backend, place)
-        return self._copies[key]
+        found = value
+        if isinstance(value, torch.Tensor) and self._backend.place_of(value) != place:
+            found = transfer(value, self._backend, place)
+        if id(value) in self._shared:
+            self._copies[key] = found
+        return found
 
     def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
         """A new value of an input: the microbatches after this one read it."""
@@ -269,22 +297,29 @@ class Loop:
             if later is not values and id(tensor) in later.slot_of:
                 later.by_slot[later.slot_of[id(tensor)]] = value
 
-    def _add(self, name: int, place: str, grad: torch.Tensor, *, alone: bool) -> None:
-        key = name, place
-        before = self.totals.get(key)
-        if before is None:
-            stamp(grad, place, UNSET, renew=False)
-            self.totals[key] = grad
-            if alone:
-                self._added.add(key)
-            return
-        with self._backend.at(place, ""):
-            if key in self._added:
-                before.add_(grad)
+    def _add(self, values: Values, program: Program, made: Sequence[Any]) -> None:
+        """Add the gradients that a program made to those that are there."""
+        totals, added, place = self.totals, self._added, program.place
+        before: list[torch.Tensor] = []
+        more: list[torch.Tensor] = []
+        for number, name in program.gradients:
+            grad, key = made[number], (values.ids[name], place)
+            if grad is None:  # it was added inside
+                continue
+            if key not in totals:
+                totals[key] = grad
+                if name in program.added and has_memory_alone(grad):
+                    added.add(key)
+            elif key in added:
+                before.append(totals[key])
+                more.append(grad)
             else:  # the first one may share memory with what programs still read
-                self.totals[key] = before + grad
-                stamp(self.totals[key], place, UNSET, renew=False)
-                self._added.add(key)
+                with self._backend.at(place, ""):
+                    totals[key] = totals[key] + grad
+                added.add(key)
+        if before:
+            with self._backend.at(place, ""):
+                add_each(before, more)
 
     def _drawn(self, microbatch: int, run: Run, given: list[Any]) -> Sequence[Any]:
         """Run a program that draws: from its microbatch's states, if there are any."""
@@ -299,10 +334,3 @@ class Loop:
                     states.have_drawn = True
                     states.own[microbatch] = states.now()
                     states.set(states.before)
-
-
-def use(values: Values, slot: Slot) -> None:
-    """A value was read: after the last time it goes."""
-    left = values.left[slot] = values.left[slot] - 1
-    if not left:
-        values.by_slot.pop(slot, None)

@@ -10,6 +10,12 @@ from baechi.records.plan import Plan
 RUN = "baechi_run"
 """Of an operation's notes that survive tracing (`custom`), the one that says its run."""
 
+BLOCK = "baechi_block"
+"""As `RUN`, the one that says which of several like modules in a row it is in; missing if in none."""
+
+_LIKE = 3
+"""So many modules of a class in one container are worth being compiled once for all."""
+
 _NO_OPERATION = ("placeholder", "output", "get_attr")
 
 
@@ -27,7 +33,11 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     path_of: dict[str, str] = {}
     for path, one in model.named_modules():
         path_of.setdefault(str(id(one)), path)
+    blocks = _blocks(model)
     operations = [node for node in module.graph.nodes if node.op not in _NO_OPERATION]
+    for node in operations:
+        if blocks:
+            _note_block(node, path_of, blocks)
     runs: dict[fx.Node, int] = {}
     for node in operations:
         run = _run_of(node, path_of, run_of_layer)
@@ -40,6 +50,29 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     for node in operations:
         runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
         node.meta["custom"] = {**node.meta.get("custom", {}), RUN: runs[node]}
+
+
+def _blocks(model: nn.Module) -> frozenset[str]:
+    """The paths of modules that have like ones beside them."""
+    found = set[str]()
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            inside = [
+                (name, type(one)) for name, one in module.named_children() if next(one.children(), None)
+            ]
+            kinds = [kind for _, kind in inside]
+            begin = f"{path}." if path else ""
+            found.update([f"{begin}{name}" for name, kind in inside if kinds.count(kind) >= _LIKE])
+    return frozenset(found)
+
+
+def _note_block(node: fx.Node, path_of: dict[str, str], blocks: frozenset[str]) -> None:
+    stack: dict[Any, Any] = node.meta.get("nn_module_stack") or {}
+    for key in stack:
+        path = path_of.get(str(key).partition("@")[0])
+        if path in blocks:
+            node.meta["custom"] = {**node.meta.get("custom", {}), BLOCK: f"{path}@{key}"}
+            return
 
 
 def _run_of(node: fx.Node, path_of: dict[str, str], run_of_layer: dict[str, int]) -> int | None:

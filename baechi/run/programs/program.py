@@ -1,19 +1,22 @@
 """A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from baechi.backend import AbstractBackend
+from baechi.backend import AbstractBackend, unwatched
 from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
+from baechi.run.programs.blocks import compiled_by_blocks
+from baechi.run.programs.code import code_of
 from baechi.run.programs.joint import Backward, Joint, joined
 from baechi.run.programs.segments import Cutting, Segment, constants_of
-from baechi.torchlib.private.graphs import boxed, inductor, inductor_decompositions
+from baechi.torchlib.private.graphs import inductor, inductor_decompositions
 
 Slot = int
 """A value of a microbatch at a place: its own, or a copy."""
@@ -35,6 +38,7 @@ class Program:
         position: when it runs in a microbatch.
         reads: the slots of what it takes.
         copies: of these, those that are copies: the slot, and that of the original.
+        counted: of these, those that go after their last use: others are held by the caller anyway.
         makes: the slots of what it returns.
         sends: by slot of what it returns, the copies that are sent on at once: their slots, and where to.
         sent: the slots of copies that are sent to it: it need not fetch them.
@@ -52,6 +56,7 @@ class Program:
     run: Run
     position: int
     reads: tuple[Slot, ...]
+    counted: tuple[Slot, ...]
     copies: tuple[tuple[Slot, Slot], ...]
     makes: tuple[Slot, ...]
     sends: dict[Slot, dict[tuple[Slot, str], None]] = field(default_factory=dict)
@@ -71,7 +76,7 @@ class Programs:
 
     Args:
         by_position: they, in order.
-        readers: by slot, how often programs read or fetch it.
+        readers: by slot that is counted, how often programs read or fetch it.
     """
 
     by_position: Mapping[int, Program]
@@ -87,6 +92,11 @@ class Compiled:
         units: the plan's runs and stages.
         backend: the devices.
         compiler: `"inductor"` or `"aot_eager"`.
+        assigned: by input that is a buffer which is assigned anew, the output that it becomes.
+
+    Attributes:
+        made: how many programs were compiled; each is when it is first called.
+        spent_s: how long that took.
     """
 
     def __init__(
@@ -96,15 +106,19 @@ class Compiled:
         units: Units,
         backend: AbstractBackend,
         compiler: str,
+        *,
+        assigned: Mapping[int, int],
     ) -> None:
         self._backend, self._compiler = backend, compiler
         decompositions = inductor_decompositions() if compiler == "inductor" else {}
-        self.joint: Joint = joined(captured, examples, decompositions)
+        self.joint: Joint = joined(captured, examples, decompositions, assigned)
         self.cutting = Cutting(self.joint, units, self._device_at)
         self._slots: dict[tuple[fx.Node, str | None], Slot] = {}
         self.inputs = [None if node is None else self._slot(node) for node in self.joint.inputs]
         self.tangents = {number: self._slot(node) for number, node in self.joint.tangents.items()}
         self.constants = {self._slot(node): value for node, value in constants_of(self.joint).items()}
+        self._held = {slot for slot in self.inputs if slot is not None} | self.constants.keys()
+        self.made, self.spent_s = 0, 0.0
         self._made: dict[tuple[frozenset[int], bool], Programs] = {}
         self._check()
 
@@ -166,6 +180,11 @@ class Compiled:
         position = self.cutting.position.get(node)
         return None if position is None else self._backend.names[self.cutting.device_of(position)]
 
+    def _is_guarded(self, node: fx.Node) -> bool:
+        """Whether guards say what a value looks like: an input that nothing writes."""
+        written = [self.joint.inputs[number] for number in self.joint.written]
+        return node in self.joint.inputs and node not in written
+
     def _slot(self, node: fx.Node, place: str | None = None) -> Slot:
         return self._slots.setdefault((node, place), len(self._slots))
 
@@ -182,13 +201,15 @@ class Compiled:
         makers = {slot: program for program in made.values() for slot in program.makes}
         readers: dict[Slot, int] = {}
         for program in made.values():
-            for slot in program.reads:
+            for slot in program.counted:
                 readers[slot] = readers.get(slot, 0) + 1
             for copy, original in program.copies:
                 if original in makers:
                     makers[original].sends.setdefault(original, {})[copy, program.place] = None
                     program.sent.add(copy)
-                else:  # an input, or what forward made for backward: it is fetched when it is needed
+                elif (
+                    original not in self._held
+                ):  # what forward made for backward: it is fetched when it is needed
                     readers[original] = readers.get(original, 0) + 1
         return Programs(made, readers)
 
@@ -233,6 +254,7 @@ class Compiled:
             run=self._compiled(segment),
             position=segment.position,
             reads=tuple(reads),
+            counted=tuple([slot for slot in reads if slot not in self._held]),
             copies=tuple(copies),
             makes=makes,
             outputs=tuple(outputs),
@@ -251,7 +273,9 @@ class Compiled:
         def run(values: list[Any]) -> Sequence[Any]:
             nonlocal function
             if function is None:
+                begun_s = time.perf_counter()
                 function = self._function(segment, added)
+                self.spent_s, self.made = self.spent_s + time.perf_counter() - begun_s, self.made + 1
             found: Sequence[Any] = function(values)
             return found
 
@@ -259,8 +283,11 @@ class Compiled:
 
     def _function(self, segment: Segment, added: Sequence[fx.Node]) -> Callable[..., Any]:
         if self._compiler == "inductor":
-            examples = [node.meta["val"] for node in segment.reads]
             device = self._device_at(self.cutting.device_of(segment.position))
             backward = not self.cutting.is_forward(segment.position)
-            return inductor(segment.module, examples, device, backward=backward)
-        return boxed(segment.adding(added) if added else segment.module)
+            compile = partial(inductor, device=device, backward=backward)
+            sure = list(map(self._is_guarded, segment.reads))
+            key, name = (device, backward), f"program {segment.position}"
+            return compiled_by_blocks(segment.module, sure, compile, key, name)
+        with unwatched():
+            return code_of(segment.adding(added) if added else segment.module, f"program {segment.position}")

@@ -15,12 +15,15 @@ from torch import fx
 from baechi.records.pipeline.units import Task, Units
 from baechi.run.programs.joint import Backward, Joint
 from baechi.run.programs.names import RUN
+from baechi.run.programs.views import is_view
 from baechi.torchlib.operators.facts import draws
-from baechi.torchlib.private.operators import schema_of
+from baechi.torchlib.private.operators import UNSAFE_VIEW, schema_of
 
 _GETITEM = "getitem"
 
-_AS_IT_LIES: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+_AS_IT_LIES: dict[Any, Any] = dict.fromkeys(
+    (torch.ops.aten.view.default, UNSAFE_VIEW), torch.ops.aten.reshape.default
+)
 """Shapes are inferred, and strides may be others than a kernel gives: what is a view by these may be none."""
 
 
@@ -101,10 +104,18 @@ class Cutting:
                 found.setdefault(self.position[node], []).append(node)
         read = set(ends)
         for position, nodes in found.items():
-            for node in nodes:
-                for one in self._inputs(node, backward):
-                    if one in self.position and self.position[one] != position:
+            anew, waiting = set[fx.Node](), list(nodes)
+            while waiting:
+                for one in self._inputs(waiting.pop(), backward):
+                    if self.position.get(one, position) == position or one in anew:
+                        continue
+                    if self._is_shown_at(one, position, backward):
+                        anew.add(one)
+                        waiting.append(one)
+                    else:
                         read.add(one)
+            if anew:
+                found[position] = self._where_read(nodes, anew, backward)
         return {
             position: self._segment(position, found[position], read, backward)
             for position in sorted(found)
@@ -187,10 +198,31 @@ class Cutting:
                 waiting += self._inputs(node, backward)
         return found
 
+    def _where_read(self, nodes: Sequence[fx.Node], anew: set[fx.Node], backward: Backward) -> list[fx.Node]:
+        """Nodes, with views that are made anew right before what reads them first."""
+        found: dict[fx.Node, None] = {}
+        for node in nodes:
+            waiting = [node]
+            while waiting:
+                before = [one for one in self._inputs(waiting[-1], backward) if one in anew - found.keys()]
+                if before:
+                    waiting += before
+                else:
+                    found[waiting.pop()] = None
+        return list(found)
+
+    def _is_shown_at(self, node: fx.Node, position: int, backward: Backward) -> bool:
+        """Whether a node shows what lies at the device of a position: it is made anew there."""
+        if not is_view(node) or backward.of(node) is not node:
+            return False
+        (source,) = self._inputs(node, backward)
+        where = self.position.get(source)
+        return where is None or self.device_of(where) == self.device_of(position)
+
     def _segment(
         self, position: int, nodes: Sequence[fx.Node], read: set[fx.Node], backward: Backward
     ) -> Segment:
-        makes = tuple([node for node in nodes if node in read])
+        makes = tuple([node for node in nodes if node in read and self.position[node] == position])
         module, reads = self._module(position, nodes, makes, backward)
 
         def adding(added: Sequence[fx.Node]) -> fx.GraphModule:
@@ -219,6 +251,8 @@ class Cutting:
                     reads.append(one)
 
         totals = {node: graph.placeholder(f"total_{number}") for number, node in enumerate(added)}
+        for node, total in totals.items():
+            total.meta = {"val": node.meta.get("val")}
 
         def made(node: fx.Node) -> fx.Node:
             found = backward.of(node)

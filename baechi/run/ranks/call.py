@@ -97,6 +97,11 @@ def _bound(
             bounds = captures.bind(model, runtime, loss, parts, alike=alike)
             if bounds is None:
                 raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
+            assigned = [one.name for bound in bounds for one in bound.assigned]
+            if assigned:
+                raise CompileError(
+                    f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
+                )
             compiler = captures.compiler(runtime)
             for bound in bounds:
                 bound.captured.compiled(runtime, bound.flat, compiler)
@@ -142,7 +147,7 @@ class _WholeInRanks(Whole):
         loop = self._rank_loop
         agree(self._runtime, self._schedule, 0, self._inputs)
         loop.act(self._schedule, 0)
-        loop.write()
+        loop.write((), waits=True)
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
@@ -222,7 +227,7 @@ class _InRanks(InParts):
         loop = self._rank_loop
         agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
         loop.act(self._schedule, 0)
-        loop.write()
+        loop.write((), waits=not self._losses)
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
             if self._schedule.draws:

@@ -9,7 +9,7 @@ from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import RankError
 from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.programs.loop import Loop, Values, use
+from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Schedule
 from baechi.torchlib.elsewhere import ElsewhereTensor
@@ -96,7 +96,7 @@ class RankLoop(Loop):
         if flat.numel():
             wires.send(flat, one.target, backward=one.backward)
         for _ in range(one.uses):
-            use(values, one.original)
+            values.use((one.original,))
 
     def _receive(self, one: Transfer) -> None:
         with self._backend.at(self._backend.own, ""):

@@ -19,10 +19,8 @@ from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.layout import real_device
 from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.references import references_of_a_call
 from baechi.torchlib.tensors.storage import Mark, set_mark
-
-_HELD_BY_US = 3
-"""References to a result inside `become`: the caller's, the parameter, and `getrefcount`'s argument."""
 
 
 class Meta(NamedTuple):
@@ -167,7 +165,7 @@ def hand_over(
 def _become(value: Deferred, real: torch.Tensor) -> None:
     """Turn a deferred value into the real tensor; where others refer to that, into an alias of it."""
     # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
-    if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
+    if sys.getrefcount(real) > references_of_a_call() or type(real) is not torch.Tensor:
         # as where it was made: the code that needs it now may be under `no_grad`
         with torch.inference_mode(real.is_inference()), torch.set_grad_enabled(real.requires_grad):
             real = real.view_as(real)

@@ -39,6 +39,7 @@ from baechi.run.step.glue import GlueMode
 from baechi.run.step.loans import version_of
 from baechi.run.step.reach import ModesAside
 from baechi.run.user_line import user_line
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.private.modes import (
     dispatch_mode_count,
     dispatch_modes,
@@ -69,8 +70,10 @@ def has_hooks_inside(root: nn.Module) -> bool:
     """Whether hooks run inside a step, which see real tensors: on modules below its root, or on all."""
     if EVERY_FORWARD_HOOKS or EVERY_FORWARD_PRE_HOOKS:
         return True
-    inside = (module for module in root.modules() if module is not root)
-    return any(forward_hooks(module) or forward_pre_hooks(module) for module in inside)
+    for module in modules_in(root):
+        if (forward_hooks(module) or forward_pre_hooks(module)) and module is not root:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

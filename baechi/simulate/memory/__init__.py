@@ -2,5 +2,5 @@
 
 In:    the events of `simulate.time`.
 Out:   peaks by device, and the whole curve for plans that are displayed.
-Start: `watching`; `forward` and `backward` where the host's program is known.
+Start: `event_memory`; `forward` and `backward` where the host's program is known.
 """

@@ -2,7 +2,7 @@
 
 In:    a `Plan` whose graph has the costs of one microbatch, a number of microbatches.
 Out:   orders with their predicted steps and peaks; a `Timeline`; a bound that no order can beat.
-Start: `costs`, `coster`, `listing`, `replay`; then `ordering/`.
+Start: `costs`, `coster`, `list_scheduler`, `replay`; then `ordering/`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
@@ -14,6 +14,7 @@ from baechi.simulate.pipeline.ordering import (
     Tried,
     all_tried,
     best_of,
+    check_order,
     costs_of,
     evaluated,
     fastest_of,
@@ -35,6 +36,7 @@ __all__ = [
     "Tried",
     "all_tried",
     "best_of",
+    "check_order",
     "costs_of",
     "evaluated",
     "fastest_of",

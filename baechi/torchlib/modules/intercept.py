@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from baechi.torchlib.modules.inside import modules_in
+
 _ORIGINAL = "_baechi_forward"
 
 COMPILED = "_baechi_compiled"
@@ -63,7 +65,7 @@ def forward_restored(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def forwards_set_aside(model: nn.Module) -> Iterator[None]:
     """While this is open, all modules of a model have their original `forward`."""
-    tables = [vars(module) for module in model.modules() if is_replaced(module)]
+    tables = [vars(module) for module in modules_in(model) if is_replaced(module)]
     kept = [table["forward"] for table in tables]
     try:
         for table in tables:

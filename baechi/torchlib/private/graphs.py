@@ -20,6 +20,8 @@ from baechi.torchlib.private.patches import COMMON_DEVICE
 _PURPOSE = "capture models as graphs"
 _ABSENT: Any = object()
 
+_IN_PLACE = frozenset({f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")})
+
 
 @cache
 def _of(path: str, otherwise: Any = None) -> Any:
@@ -30,14 +32,16 @@ class Writes(NamedTuple):
     """What captured code writes to objects that were there before the call.
 
     Args:
-        refused: a write that cannot be done again at each call: of something that is no constant, or a number
-            that is another one each time. Empty if there is none.
+        refused: a write that cannot be done again at each call: of something that is no constant, or of a
+            number that is made of the one before. Empty if there is none.
         change: whether others change something: they set constants.
+        buffers: whether buffers are assigned anew.
         stack: where what is refused is written.
     """
 
     refused: str
     change: bool
+    buffers: bool = False
     stack: Sequence[FrameSummary] = ()
 
 
@@ -79,12 +83,15 @@ def too_many() -> type[BaseException]:
 def writes_seen() -> Writes:
     """In a backend: what the captured code writes to objects that were there before the call."""
     translator = _of("torch._dynamo.symbolic_convert.InstructionTranslator").current_tx()
-    effects, change = translator.output.side_effects, False
+    effects, change, buffers = translator.output.side_effects, False, False
     old = tuple(
         _of(f"torch._dynamo.variables.base.{kind}MutationExisting") for kind in ("Attribute", "Value")
     )
     for one in effects._get_modified_vars():
         if not isinstance(one.mutation_type, old) or one.source is None:
+            continue
+        if _sets_buffers(one):
+            buffers = True
             continue
         owner, written = getattr(one, "value", None), effects.store_attr_mutations.get(one, {})
         sets = owner is not None and bool(written)
@@ -94,13 +101,48 @@ def writes_seen() -> Writes:
                 break
             new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
             differs = type(new) is not type(before) or new != before
-            sets = sets and not (differs and type(new) in (int, float, complex))
+            counts = differs and type(new) in (int, float, complex)
+            sets = sets and not (counts and _is_read(translator, name))
             change = change or differs
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
             what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
-            return Writes(what, change, stacks[0])
-    return Writes("", change)
+            return Writes(what, change, stack=stacks[0])
+    return Writes("", change, buffers)
+
+
+def _is_read(translator: Any, name: str) -> bool:
+    """Whether the code reads an attribute of a name, of an object or its class: then there is a guard."""
+    ends = f".{name}", f"['{name}']", f'["{name}"]'
+    return any(str(guard.name).endswith(ends) for guard in translator.output.guards)
+
+
+def _sets_buffers(one: Any) -> bool:
+    """Whether what is written is a module's table of buffers, where tensors that the graph makes are put."""
+    source = str(one.source.name).rstrip("']")
+    if source.endswith("_non_persistent_buffers_set"):  # a buffer that is assigned is taken out, and put in
+        return set(one.items) == set(one.original_items)
+    if type(one).__name__ != "ConstDictVariable" or not source.endswith("_buffers"):
+        return False
+
+    tables = one.original_items, one.items
+    before, after = (
+        {getattr(key, "vt", key).as_python_constant(): value for key, value in table.items()}
+        for table in tables
+    )
+    if before.keys() != after.keys():
+        return False
+    for name, value in after.items():
+        if value is not before[name] and (type(value).__name__ != "TensorVariable" or value.source):
+            return False
+    return True
+
+
+def writes_in_place(target: Any) -> bool:
+    """Whether an operation of a captured graph writes its first argument, and is that."""
+    if isinstance(target, str):
+        return target.endswith("_") and not target.endswith("__")
+    return getattr(target, "__module__", "") == "_operator" and target.__name__ in _IN_PLACE
 
 
 def source_of(place: fx.Node) -> str:
@@ -175,14 +217,6 @@ def is_own_output(info: Any) -> bool:
     return info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
 
 
-def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """A graph as a function of a list of inputs, which it empties: each is let go of after its last use."""
-    module.graph.set_codegen(_of("torch.fx.graph._BoxedCodeGen")())
-    module.recompile()
-    found: Callable[[list[Any]], Any] = module.forward
-    return found
-
-
 def inductor_decompositions() -> dict[Any, Any]:
     """By operator, what inductor wants it to be made of."""
     with _as_the_code_draws():
@@ -197,11 +231,19 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
 
 
 def inductor(
-    module: fx.GraphModule, examples: Sequence[torch.Tensor], device: torch.device, *, backward: bool
+    module: fx.GraphModule, sure: Sequence[bool], *, device: torch.device, backward: bool
 ) -> Callable[[list[Any]], Any]:
-    """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties."""
+    """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties.
+
+    Args:
+        module: the graph; its inputs say what their values look like.
+        sure: of each input, whether its strides are sure to be those.
+        device: where it runs.
+        backward: whether it is one of backward.
+    """
     compile_inner, mode = _of("torch._inductor.compile_fx.compile_fx_inner"), FakeTensorMode()
     propagate = _of("torch.fx.passes.fake_tensor_prop.FakeTensorProp")
+    examples = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     looks = [(one.shape, one.stride(), one.dtype) for one in examples]
     with mode:
         fakes = [torch.empty_strided(*look[:2], dtype=look[2], device=device) for look in looks]
@@ -212,10 +254,12 @@ def inductor(
     with _as_the_code_draws():
         made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
 
+    unsure = [(number, *look[:2]) for number, look in enumerate(looks) if not sure[number]]
+
     def run(values: list[Any]) -> Any:
-        for number, (shape, stride, _) in enumerate(looks):
-            if values[number].stride() != stride:  # shapes are inferred: a kernel's strides may be others
-                value = values[number]
+        for number, shape, stride in unsure:
+            value = values[number]
+            if value.stride() != stride:  # shapes are inferred: a kernel's strides may be others
                 same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
                 values[number] = same.copy_(value)
         return made(values)

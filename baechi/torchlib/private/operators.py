@@ -19,6 +19,12 @@ else:
 schema_of: Callable[[Any], Any] = attribute(
     torch.ops.aten.add.Tensor, "_schema", "know which arguments an operator writes"
 )
+entrance_of: Callable[[Any], Callable[..., Any]] = attribute(
+    torch.ops.aten.add.Tensor, "_op", "call operators without Python in between"
+)
+UNSAFE_VIEW: Any = named("torch.ops.aten._unsafe_view.default", "leave out views that do nothing", None)
+"""A view of what nothing else reads."""
+
 has_kernel: Callable[[str, str], bool] = named(
     "torch._C._dispatch_has_kernel_for_dispatch_key", "emulate in inference mode what an operator calls"
 )

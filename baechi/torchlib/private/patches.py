@@ -84,9 +84,19 @@ class Place:
             delattr(self.owner, self.name)
 
 
+_places: list[Place] = []
+
+
 def _place(owner: Any, name: str, purpose: str) -> Place:
     note_place(owner, name, purpose)
-    return Place(owner, name)
+    _places.append(Place(owner, name))
+    return _places[-1]
+
+
+def replaceable() -> list[str]:
+    """What of torch baechi may replace while it runs, by name."""
+    there = [one for one in _places if one.exists]
+    return [f"{getattr(one.owner, '__qualname__', None) or one.owner.__name__}.{one.name}" for one in there]
 
 
 _vmap: Any = named("torch._functorch.vmap", "launch what torch.vmap is given", None)

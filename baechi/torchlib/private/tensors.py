@@ -82,6 +82,13 @@ multiply_each: Callable[[list[torch.Tensor], torch.Tensor], None] = named(
 )
 """Multiplies tensors of one device in place. Without it, each takes an operator of its own."""
 
+add_each: Callable[[list[torch.Tensor], list[torch.Tensor]], object] = named(
+    "torch._foreach_add_",
+    "add a program's gradients by one operator",
+    lambda tensors, others: [one.add_(other) for one, other in zip(tensors, others, strict=True)],
+)
+"""Adds tensors of one device in place. Without it, each takes an operator of its own."""
+
 SPARSE_PARTS = ("_indices", "_values")
 """What a sparse COO tensor is made of, as it is: `indices()` and `values()` want it coalesced."""
 

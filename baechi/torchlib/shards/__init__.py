@@ -2,5 +2,5 @@
 
 In:    a tensor, an axis, and where each shard goes.
 Out:   the same tensor object, with shards behind it.
-Start: `tensor`, then `cutting` and `operators`.
+Start: `tensor`, then `cut` and `operators`.
 """

@@ -8,8 +8,28 @@ import torch
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import storage_address, storage_use_count, use_count, view_base
 
-_HELD_BY_US = 3
-"""References inside `is_last_reference`: the caller's, the parameter, and `getrefcount`'s argument."""
+
+class _Held:
+    """Has one reference to something."""
+
+    def __init__(self) -> None:
+        self.one = object()
+
+
+_held = _Held()
+
+
+def references_of_a_call() -> int:
+    """What `sys.getrefcount` says inside of a function of an argument that its caller alone refers to.
+
+    A hook into the evaluation of frames adds one: the caller's stack then holds an argument, too.
+    torch.compile leaves its own hook behind when it could not capture a function.
+    """
+    return _counted(_held.one)
+
+
+def _counted(of: object) -> int:
+    return sys.getrefcount(of)
 
 
 @functools.cache
@@ -31,7 +51,7 @@ def is_last_reference(tensor: torch.Tensor) -> bool:
 
     Many kernels return a view of what they made; a base that has no other view goes with it.
     """
-    if sys.getrefcount(tensor) > _HELD_BY_US or use_count(tensor) > 1:
+    if sys.getrefcount(tensor) > references_of_a_call() or use_count(tensor) > 1:
         return False
     (alone, of_python, of_torch), base = _of_one(), view_base(tensor)
     if base is not None:

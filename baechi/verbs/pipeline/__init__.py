@@ -2,5 +2,5 @@
 
 In:    a model, a whole batch, into how many parts, what the loss is.
 Out:   the model, distributed.
-Start: `asked`, then `microbatching`.
+Start: `request`, then `microbatches`.
 """

@@ -10,7 +10,7 @@ from baechi.records.pipeline.pipeline import ITEMS, KeptSplit
 from baechi.run.pipeline.batch.partition import Split, is_own
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.microbatches import Loss, Microbatches
-from baechi.simulate.pipeline import OrderLike
+from baechi.simulate.pipeline import OrderLike, check_order
 from baechi.verbs.given import refuse_apart_again
 
 Number = int | Literal["auto"]
@@ -60,6 +60,7 @@ class Splitting:
             raise ValueError(f"loss is {self.loss!r}: a function of what the model returns and of the target")
         if not isinstance(self.order, (str, Sequence, Mapping)):
             raise ValueError(f"order is {self.order!r}: 'auto', a textbook's name, or tasks in their order")
+        check_order(self.order)
         if self.coupled not in ("refuse", "accept"):
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
 

@@ -2,5 +2,5 @@
 
 In:    a layer graph, and how layers are split, as users say it.
 Out:   a layer graph with shards.
-Start: `verb`, then `asked`.
+Start: `verb`, then `request`.
 """

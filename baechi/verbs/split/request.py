@@ -10,7 +10,7 @@ from torch import nn
 from baechi.records.pipeline.pipeline import ITEMS
 from baechi.run.pipeline.batch.partition import Split
 from baechi.run.pipeline.walk import TARGET
-from baechi.split.spec import BatchSpec, Layers
+from baechi.split.spec import BatchSpec, Layers, check_number
 
 
 def asked_to_split(split: Any, model: nn.Module, *, microbatches: bool) -> tuple[Layers | None, Split | None]:
@@ -24,15 +24,25 @@ def asked_to_split(split: Any, model: nn.Module, *, microbatches: bool) -> tuple
     if microbatches:
         layers = {name: how for name, how in split.items() if name in modules and not _is_of_input(how)}
         inputs = {name: how for name, how in split.items() if name not in layers}
+        _check_shards(layers)
         _check_inputs(inputs, model, modules)
         return layers or None, inputs if inputs or not layers else None
     if not split:
         return None, split
     if not unknown:
+        _check_shards(split)
         return split, None
     close = get_close_matches(str(unknown[0]), modules, n=1)
     hint = f": is it {close[0]!r}?" if close else "; inputs are split with microbatches: say how many"
     raise ValueError(f"split names {unknown[0]!r}, which is no layer of this {type(model).__name__}{hint}")
+
+
+def _check_shards(layers: Layers) -> None:
+    """Raise if a layer is to be split into no number of shards; the rest is known once it is captured."""
+    if isinstance(layers, Mapping):
+        for name, how in layers.items():
+            if isinstance(how, (int, float, str)):
+                check_number(how, f"the number of shards of {name}")
 
 
 def _check_inputs(inputs: Split, model: nn.Module, modules: list[str]) -> None:

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numba
 import pytest
@@ -32,7 +34,7 @@ def test_without_a_place_to_keep_it(hasty: None, caplog: pytest.LogCaptureFixtur
 
 
 def test_little_is_not_compiled() -> None:
-    """What takes Python no time stays Python: the compiler takes ten seconds."""
+    """What takes Python no time stays Python: the compiler takes seconds."""
     double = compiled(lambda number: 2 * number)
     assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
     assert not double.is_at_hand
@@ -134,3 +136,21 @@ def test_the_package_asks_for_no_compiler() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert not [name for name in project["dependencies"] if "numba" in name or "==" in name]
     assert any("numba" in name for name in project["optional-dependencies"]["search"])
+
+
+def test_the_compiler_tries_less_hard_only_here(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the search is compiled, LLVM tries less hard; then as hard as the caller has it."""
+    config: Any = numba.config
+    usual, levels = config.OPT, []
+
+    class Machine:
+        signatures, stats = (), SimpleNamespace(cache_path=None)
+
+        def __call__(self, number: int) -> int:
+            levels.append(int(config.OPT))
+            return number
+
+    same = compiled(lambda number: int(number))
+    monkeypatch.setattr(same, "_machine", Machine())
+    assert (same(1), same(2)) == (1, 2)  # by Python, then by the compiler
+    assert (levels, config.OPT) == ([1], usual) and int(usual) > 1

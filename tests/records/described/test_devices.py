@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from baechi.cli.targets import shipped
-from baechi.records import Cluster, Link
+from baechi.errors import RecordError
+from baechi.records import Cluster, Host, Link
 from baechi.records.datasheet import usual_link
 
 
@@ -99,9 +100,54 @@ def test_a_file_and_a_cluster(tmp_path: Path) -> None:
         ("2xL4", {"memory": "much"}, ValueError, "'much' is no size"),
         ("desktop-4090-3090", {"memory": 3}, ValueError, "has its own memory and links"),
         (3, {}, TypeError, "cluster is of type int: it takes a baechi.Cluster or text"),
+        ("2x(2xL4),2xL4", {}, ValueError, r"2xL4 is in no host, but others are: write 1x\(2xL4\)"),
+        ("2x()", {}, ValueError, "no host: write such as"),
+        ("0x(2xL4)", {}, ValueError, "no host: write such as"),
+        ("2x(2xTPU)", {}, ValueError, "no datasheet of a device 'TPU'"),
+        ("200x(8xL4)", {}, ValueError, "at most 1,024 devices"),
     ],
 )
 def test_no_cluster(text: str, options: dict[str, str], error: type[Exception], message: str) -> None:
     """What is unknown is told, with what is known."""
     with pytest.raises(error, match=message):
         Cluster.parse(text, **options)  # type: ignore[arg-type]
+
+
+def test_hosts() -> None:
+    """Parentheses are a host: its devices have their usual link, and between hosts there is the network's."""
+    cluster = Cluster.parse("2x(4xA100-40GB), 1x(1xL40S,1xL4)", link="50GB/s")
+    assert [len(host.devices) for host in cluster.hosts] == [4, 4, 2]
+    assert [device.kind for device in cluster.devices[-2:]] == ["L40S", "L4"]
+    inside = cluster.link_between("host0/device:0", "host0/device:3")
+    assert inside == Cluster.parse("2xA100-40GB").link
+    between = cluster.link_between("host0/device:3", "host1/device:0")
+    assert between.bytes_per_s == 50e9 == cluster.link_between("host0/device:0", "host").bytes_per_s
+    assert Cluster.from_json(cluster.to_json()) == cluster
+    assert "3 hosts; between them" in repr(cluster)
+
+
+def test_a_part_has_its_hosts() -> None:
+    """A cluster with fewer devices has the hosts of these, whichever way it was made."""
+    cluster = Cluster.parse("2x(2xL4)")
+    kept = ("host0/device:1", "host1/device:0")
+    for some in (cluster.part(kept), cluster.with_memory({"host0/device:0": 0, "host1/device:1": 0})):
+        assert some.names == kept and [host.devices for host in some.hosts] == [(name,) for name in kept]
+        assert some.link_between(*kept) == cluster.link
+    with pytest.raises(RecordError, match="no devices"):
+        cluster.part([])
+
+
+def test_malformed_hosts() -> None:
+    """A device in two hosts or in none, a host of no device, one that the cluster does not have."""
+    devices = Cluster.uniform(2).devices
+    both = Host("a", ("device:0", "device:1"))
+    for hosts, why in (
+        ((both, Host("b", ("device:1",))), "'device:1' is in two hosts"),
+        ((Host("a", ("device:0",)),), "'device:1' is in no host"),
+        ((both, Host("b", ("cuda:7",))), "has 'cuda:7', no device"),
+        ((Host("a", ("device:0",)), Host("a", ("device:1",))), "two hosts are named 'a'"),
+    ):
+        with pytest.raises(RecordError, match=why):
+            Cluster(devices, hosts=hosts)
+    with pytest.raises(RecordError, match="no devices"):
+        Host("a", ())

@@ -41,6 +41,8 @@ CASES: dict[str, tuple[Inputs, Split]] = {
     "by name": (Inputs(X, mask=torch.ones(8), scale=2.0, flag=True), {}),
     "a parameter": (Inputs(nn.Parameter(X), None), {}),
     "gradients": (Inputs(X.clone().requires_grad_(), SQUARE.clone().requires_grad_()), {}),
+    "one tensor twice": (Inputs(X, mask=X), {}),
+    "one leaf twice": (Inputs(*[X.clone().requires_grad_()] * 2), {}),
     "another dimension": (Inputs(torch.ones(5, 8), torch.ones(8)), {"x": 1}),
     "whole, as is said": (Inputs(X, torch.ones(8)), {"mask": None}),
     "unlike strides": (Inputs(X.T.contiguous().T, torch.ones(())), {}),
@@ -68,7 +70,6 @@ def test_the_same_parts(name: str, microbatches: int, grad: bool) -> None:
         Inputs([X, X]),
         Inputs({"x": X}),
         Inputs(X, object()),
-        Inputs(X, X),  # one tensor, twice: it is cut once
         Inputs(torch.nested.nested_tensor([X, X])),
         Inputs(X.to_sparse()),
     ],
@@ -86,6 +87,8 @@ def test_what_tells_kinds_apart() -> None:
         for inputs in (
             Inputs(X),
             Inputs(X[:4]),
+            Inputs(X, X),
+            Inputs(X, X + 1),
             Inputs(x=X),
             Inputs(X, None),
             Inputs(X, 1),

@@ -3,6 +3,7 @@
 import pytest
 from architectures import OWN, loss_of
 from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of
+from run.programs.sweep import EVERY, MICROBATCHES, case, outcome
 
 import baechi
 
@@ -25,3 +26,14 @@ def test_as_the_loop(number: int) -> None:
         order=ORDERS[number],
         compile=baechi.Stages(backend="aot_eager"),
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("microbatches", MICROBATCHES)
+@pytest.mark.parametrize("number", range(len(EVERY)), ids=[one.name for one in EVERY])
+def test_every_architecture(number: int, microbatches: int) -> None:
+    """As the loop, or refused with a line, or it does not run without programs either."""
+    found = outcome(EVERY[number], microbatches, case(number, microbatches))
+    assert found.kind != "wrong", found.why
+    if found.kind == "refused":
+        assert "does not run as programs" in found.why

@@ -3,10 +3,7 @@
 import contextlib
 import copy
 import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
+import warnings
 from typing import Any
 
 import pytest
@@ -167,15 +164,38 @@ def test_hooks(caplog: pytest.LogCaptureFixture) -> None:
     assert_as(model, plain, X, Y)
 
 
-def test_what_cannot_be_captured() -> None:
-    """In a process of its own: a capture that failed leaves the order of later backwards another one."""
-    tests = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(tests), str(tests.parent)])
-    subprocess.run(
-        [sys.executable, "-W", "ignore", str(Path(__file__).with_name("refused.py"))],
-        env=os.environ | {"PYTHONPATH": paths},
-        check=True,
-    )
+class Notes(Net):
+    """Code that notes a number of the call, and does not read what was there."""
+
+    rows = 0
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        self.rows = len(x)
+        return super().forward(x, y) * self.rows
+
+
+@pytest.mark.full
+def test_a_number_is_noted_at_each_call() -> None:
+    """It is a constant of the graph; a counter is not (`refused.py`)."""
+    model, plain = pair(Notes, drops=False)
+    for rows in (8, 6, 8):
+        assert_as(model, plain, X[:rows], Y[:rows])
+        assert model.rows == plain.rows == rows
+
+
+class Warns(Net):
+    """Code that warns at each call."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        warnings.warn("it is so", stacklevel=2)
+        return super().forward(x, y)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:it is so")
+def test_warnings_are_left_out() -> None:
+    model, plain = pair(Warns, drops=False)
+    assert_as(model, plain, X, Y)
 
 
 class Once(Net):
@@ -297,3 +317,12 @@ def test_arguments() -> None:
         baechi.Stages(backend="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):
         baechi.Stages(limit=0)
+
+
+def test_it_is_said_how_long_compiling_took(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = pair(number=2)
+    with caplog.at_level(logging.INFO, "baechi"):
+        for _ in range(2):
+            trained(model, X, Y)
+    said = [record.message for record in caplog.records if "programs in" in record.message]
+    assert len(said) == 1 and "aot_eager" in said[0]

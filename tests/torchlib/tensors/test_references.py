@@ -1,5 +1,7 @@
 """Who else has a tensor: a variable, a view, a graph."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,3 +48,27 @@ def test_its_base_is_held_elsewhere(other: Callable[[Tensor], Any]) -> None:
     kept.clear()
     after = is_last_reference(box[0])
     assert (before, after) == (False, True)
+
+
+def test_a_hook_of_frames_holds_nothing() -> None:
+    """After torch.compile could not capture a function, who else has a tensor is still known."""
+    code = """
+import torch
+from baechi.torchlib.tensors.references import is_last_reference
+
+def breaks(x):
+    torch._dynamo.graph_break()
+    return x + 1
+
+try:
+    torch.compile(breaks, backend="eager", fullgraph=True)(torch.ones(2))
+except torch._dynamo.exc.Unsupported:
+    box = [torch.ones(3)]
+    kept = [box[0]]
+    before = is_last_reference(box[0])
+    kept.clear()
+    print(before, is_last_reference(box[0]))
+"""
+    # in a process of its own: the hook stays
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True"]

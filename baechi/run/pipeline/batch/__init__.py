@@ -2,5 +2,5 @@
 
 In:    what the model is called with; what the microbatches returned.
 Out:   the inputs of each microbatch; the loss, and outputs along the batch.
-Start: `splitting`, `judge`, `results`.
+Start: `partition`, `judge`, `results`.
 """

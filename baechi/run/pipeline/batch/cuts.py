@@ -1,10 +1,11 @@
 """Batches of a kind that was split before: how they are divided is found once, and done again.
 
-A kind is a model's signature, and what its tensors are shaped like. What may need another look at each call
-(containers, objects, arrays, tensors of other layouts, what a function divides) has no kind.
+A kind is a model's signature, what its tensors are shaped like, and which of them are one (labels that are
+the inputs). What may need another look at each call (containers, objects, arrays, tensors of other layouts,
+what a function divides) has no kind.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +22,11 @@ _PLAIN = (type(None), bool, int, float, str)
 def kind_of(model: nn.Module, inputs: Inputs) -> Hashable:
     """What batches that are divided alike have in common; None if each needs a look."""
     said: list[Any] = [vars(model).get("forward"), len(inputs.args), *inputs.kwargs]
-    seen: set[int] = set()
+    seen: dict[int, int] = {}
     for value in (*inputs.args, *inputs.kwargs.values()):
         kind = type(value)
-        if (
-            kind in _TENSORS
-            and value.layout is torch.strided
-            and not value.is_nested
-            and id(value) not in seen
-        ):
-            seen.add(id(value))
-            said.append(tuple(value.shape))
+        if kind in _TENSORS and value.layout is torch.strided and not value.is_nested:
+            said.append((seen.setdefault(id(value), len(seen)), *value.shape))
         elif kind in _PLAIN:
             said.append(kind)
         else:
@@ -61,6 +56,10 @@ class Cuts:
             return None
         sizes = tuple(parts.rows)
         dims = tuple(dimensions(model, inputs, sum(sizes), split))
+        dim_of: dict[int, int | None] = {}
+        for value, dim in zip((*inputs.args, *inputs.kwargs.values()), dims, strict=True):
+            if isinstance(value, torch.Tensor) and dim_of.setdefault(id(value), dim) != dim:
+                return None  # one tensor, divided in two ways
         return cls(sizes, dims, parts.divided, parts.whole)
 
     def parted(self, inputs: Inputs, microbatches: int) -> Parted:
@@ -69,13 +68,16 @@ class Cuts:
         if len(sizes) != microbatches:
             sizes = sizes_of(sum(sizes), microbatches)
         columns, leaves = [], []
+        divided: dict[int, Sequence[torch.Tensor]] = {}
         for value, dim in zip((*inputs.args, *inputs.kwargs.values()), self.dims, strict=True):
             if isinstance(value, torch.Tensor):
-                if grad and value.requires_grad:
+                each = divided.get(id(value))
+                if each is None and grad and value.requires_grad:
                     each = chunks(value, dim, sizes, grad=True)
                     leaves.append((value, dim, each))
-                else:
+                elif each is None:
                     each = (value,) * microbatches if dim is None else value.split(list(sizes), dim)
+                divided[id(value)] = each
                 columns.append(each)
             else:
                 columns.append((value,) * microbatches)

@@ -48,6 +48,7 @@ from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
 from baechi.run.pipeline.batch.signals import says_nothing_of_rows
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.fakes.valueless import is_valueless
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.private.modes import device_of, without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import mark_of
@@ -97,7 +98,7 @@ class Case:
         for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
             said.append((key, value if isinstance(value, (bool, str)) else type(value)))
         settings = []
-        for module in self.looker.model.modules():
+        for module in modules_in(self.looker.model):
             for name, value in vars(module).items():
                 if type(value) is bool or type(value) is str:  # such as `training`
                     settings.append((name, value))

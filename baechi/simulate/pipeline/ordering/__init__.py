@@ -16,6 +16,7 @@ from baechi.simulate.pipeline.ordering.choose import (
 from baechi.simulate.pipeline.ordering.improve import improved
 from baechi.simulate.pipeline.ordering.step import (
     OrderLike,
+    check_order,
     costs_of,
     ordered,
     pipeline_of,
@@ -27,6 +28,7 @@ __all__ = [
     "Tried",
     "all_tried",
     "best_of",
+    "check_order",
     "costs_of",
     "evaluated",
     "fastest_of",

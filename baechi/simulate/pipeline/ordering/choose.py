@@ -94,7 +94,7 @@ def all_tried(
             ranks = RULES[rule](costs, microbatches)
             order = tuple(Listed(costs, microbatches, ranks, limits, in_code_order=True).start_s)
         found.append(evaluated(costs, microbatches, rule, limits, order))
-    return found
+    return found if any([tried.fits for tried in found]) else [*found, *_in_memory(costs, microbatches)]
 
 
 def best_of(found: Sequence[Tried]) -> Tried:
@@ -157,6 +157,18 @@ def _schedules(
             if started not in seen:
                 seen.add(started)
                 yield rule, allowed, schedule
+
+
+def _in_memory(costs: PipelineCosts, microbatches: int) -> Iterator[Tried]:
+    """As many microbatches in flight as there is memory for: of many tasks, not every limit was tried."""
+    rule, limits = "backward first", list(limits_of(costs, microbatches))
+    ranks, fewest, too_many = RULES[rule](costs, microbatches), -1, len(limits)
+    while too_many - fewest > 1:
+        middle = (fewest + too_many) // 2
+        order = tuple(Listed(costs, microbatches, ranks, limits[middle], in_code_order=True).start_s)
+        tried = evaluated(costs, microbatches, rule, limits[middle], order)
+        fewest, too_many = (middle, too_many) if tried.fits else (fewest, middle)
+        yield tried
 
 
 def _issued(costs: PipelineCosts, microbatches: int, schedule: Listed) -> tuple[Task, ...] | None:

@@ -29,6 +29,13 @@ def costs_of(plan: Plan) -> PipelineCosts:
     return coster([devices[plan.device_of[name]] for name in coster.placeable.names])
 
 
+def check_order(order: OrderLike) -> None:
+    """Raise if no order has this name."""
+    if isinstance(order, str) and order not in ("auto", *TEXTBOOK):
+        known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
+        raise ValueError(f"there is no order {order!r}: there are {known}, or pass a list of tasks")
+
+
 def ordered(
     plan: Plan,
     microbatches: int,
@@ -49,9 +56,7 @@ def ordered(
         better = improved(costs, microbatches, allowed, most)
         keeping = [tried for tried in better if _keeps(plan, tried, kept)]
         return pipeline_of(plan, microbatches, best_of(allowed + keeping), found + better, kept, rules)
-    if order not in TEXTBOOK:
-        known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
-        raise ValueError(f"there is no order {order!r}: there are {known}, or pass a list of tasks")
+    check_order(order)
     return pipeline_of(plan, microbatches, textbook(costs, microbatches, order), (), kept, rules)
 
 

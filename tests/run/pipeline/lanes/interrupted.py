@@ -11,7 +11,7 @@ from typing import Any
 import baechi
 
 PACKAGE = str(Path(baechi.__file__).parent)
-HANDING_OVER = ("/lane.py", "/flag.py", "/ending.py", "/executor.py", "/kept_apart.py", "/thread.py")
+HANDING_OVER = ("/lane.py", "/flag.py", "/call_end.py", "/executor.py", "/kept_apart.py", "/thread.py")
 
 
 class Interrupted(Exception):

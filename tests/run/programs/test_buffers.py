@@ -1,0 +1,103 @@
+"""Buffers that code assigns: counters, running averages; a microbatch reads what the one before it made."""
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+import torch
+from run.pipeline.by_loop import SEED, assert_same_gradients, loop
+from run.pipeline.nets import noise, seeded
+from run.programs.test_calls import EXACT, programs
+from torch import Tensor, nn
+
+import baechi
+
+X = noise(8, 6)
+WHERE = {"a": 0, "b": 1, "drop": 1}
+
+
+class Counts(nn.Module):
+    """Counters and averages that are assigned in several ways, read before and after."""
+
+    count: Tensor
+    total: Tensor
+    mean: Tensor
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.2)
+        for name in ("count", "total", "last"):
+            self.register_buffer(name, torch.zeros(()), persistent=name != "last")
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        hidden = self.a(x)
+        self.mean = self.mean * 0.75 + hidden.detach().mean(0) * 0.25
+        hidden = self.drop(hidden - self.mean)
+        self.total = self.total.add_(self.count)
+        self.last = hidden.detach().sum() + self.total
+        made: Tensor = self.b(hidden) * self.count
+        return made.square().mean()
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize("number", [1, 4])
+def test_as_the_loop(number: int, emulated: bool) -> None:
+    """Values, and which of them are the same objects as before."""
+    model = seeded(Counts).double()
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(2)
+    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
+    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
+    for _ in range(3):
+        before = [dict(one.named_buffers()) for one in (model, plain)]
+        values = {name: one.clone() for name, one in before[0].items()}
+        for one in (model, plain):
+            one.zero_grad()
+        torch.manual_seed(SEED)
+        with cluster if emulated else contextlib.nullcontext():
+            loss = model(X)
+            loss.backward()
+        if number > 1:
+            expected = loop(plain, {"x": X}, number)
+        else:
+            torch.manual_seed(SEED)
+            expected = plain(X)
+            expected.backward()
+        assert torch.equal(loss.detach(), expected.detach()) and programs(model)
+        assert_same_gradients(model, plain, 1e-13)
+        for name, buffer in model.named_buffers():
+            assert torch.equal(buffer, plain.get_buffer(name)), name
+            same = plain.get_buffer(name) is before[1][name]
+            assert (buffer is before[0][name]) == same, name
+            assert same or torch.equal(before[0][name], values[name])
+    assert list(model.state_dict()) == list(plain.state_dict())
+
+
+class Keeps(Counts):
+    """A buffer is assigned a tensor with a history."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = self.a(x).mean(0)
+        return self.b(x).square().mean()
+
+
+class Exchanges(Counts):
+    """A buffer is assigned another one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.total
+        return self.b(self.a(x)).square().mean() + self.count
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "why"), [(Keeps, "detach"), (Exchanges, "items of a")])
+def test_what_is_refused_leaves_the_buffers(kind: type[Counts], why: str) -> None:
+    model = seeded(kind).double()
+    baechi.distribute(model, X, cluster=baechi.Cluster.virtual(2), device_map=WHERE, compile=EXACT)
+    before = dict(model.named_buffers())
+    with pytest.raises(baechi.CompileError, match=why):
+        model(X)
+    assert all(one is before[name] for name, one in model.named_buffers())
