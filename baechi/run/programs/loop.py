@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import dropwhile, islice
 from typing import Any
 
 import torch
@@ -293,8 +294,9 @@ class Loop:
         """A new value of an input: the microbatches after this one read it."""
         tensor = values.flat[name]
         self._written[id(tensor)] = tensor, value
-        for later in self._values:
-            if later is not values and id(tensor) in later.slot_of:
+        after = dropwhile(lambda one: one is not values, self._values)
+        for later in islice(after, 1, None):  # the backward of earlier ones reads what they read
+            if id(tensor) in later.slot_of:
                 later.by_slot[later.slot_of[id(tensor)]] = value
 
     def _add(self, values: Values, program: Program, made: Sequence[Any]) -> None:

@@ -101,3 +101,36 @@ def test_what_is_refused_leaves_the_buffers(kind: type[Counts], why: str) -> Non
     with pytest.raises(baechi.CompileError, match=why):
         model(X)
     assert all(one is before[name] for name, one in model.named_buffers())
+
+
+class Scales(nn.Module):
+    """A buffer that backward reads as it was before the code assigned it anew."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Identity()
+        self.register_buffer("scale", torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.a(x) * self.scale
+        self.scale = self.scale * 0.5
+        made: Tensor = self.b(hidden)
+        return made.square().mean()
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+def test_backward_reads_what_forward_read(order: str) -> None:
+    """Later microbatches assign the buffer before the backward of an earlier one reads what it was."""
+    model = seeded(Scales).double()
+    plain = copy.deepcopy(model)
+    baechi.distribute(
+        model, X, cluster=baechi.Cluster.virtual(2), device_map=WHERE, compile=EXACT, microbatches=4,
+        coupled="accept", order=order,
+    )  # fmt: skip
+    model(X).backward()
+    loop(plain, {"x": X}, 4)
+    assert programs(model)
+    assert torch.equal(model.scale, plain.scale)
+    assert_same_gradients(model, plain)
