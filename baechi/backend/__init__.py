@@ -8,8 +8,8 @@ Start: `abstract`, then `transfer`.
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.ranks.devices import RankDevices
-from baechi.backend.ranks.meeting import wires
 from baechi.backend.ranks.names import are_of_ranks
+from baechi.backend.ranks.rendezvous import wires
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import is_here
 from baechi.backend.virtual import VirtualDevices, aside, set_aside, suspended, unwatched

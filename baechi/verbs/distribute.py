@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap, check_names
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
+from baechi.records.stages import Stages
 from baechi.run.pipeline.batch.partition import Split
 from baechi.run.pipeline.microbatches import Loss
 from baechi.run.weights.match import weights_of
@@ -52,7 +54,7 @@ from baechi.verbs.pipeline.microbatches import (
 from baechi.verbs.pipeline.request import Coupled, LossWeights, Number, Splitting, refuse_apart, splitting_of
 from baechi.verbs.plans import Placer, placed
 from baechi.verbs.profile import Names, Source, default_cluster, profile
-from baechi.verbs.ranks.distributing import (
+from baechi.verbs.ranks.distribution import (
     Ranked,
     assign_in_ranks,
     by_first,
@@ -176,114 +178,196 @@ def distribute(
         ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, a batch
             that cannot be split, or arguments that exclude each other.
     """
+    asked = _Asked(**{name: value for name, value in locals().items() if name != "model"})
     run_room.refuse_distributed(model)
-    ranked = is_over_ranks(cluster)
-    plan = opened(plan)
-    _check_choice(placer, device_map, plan, max_memory, recompute)
-    check_outputs(outputs)
-    check_reorder(reorder)
-    check_effort(effort)
-    switches = {"accumulate": accumulate, "verify": verify, "weights_apart": weights_apart}
-    check_switches(training=training, verbose=verbose, **switches)
-    check_recompute(recompute, _modules_in(model), type(model).__name__)
-    name = name_of(optimizer)
-    check_owner(optimizer, model.parameters(), type(model).__name__)
-    trained, options, stages = instance_of(optimizer), compile_options(compile), stages_of(compile)
-    in_parts = microbatches is not None or isinstance(plan, Pipeline)
-    layers, inputs_split = asked_to_split(split, model, microbatches=in_parts)
-    splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order, coupled)
-    refuse_apart(weights_apart, splitting, plan, recompute)
-    refuse_layers_with(layers, plan=plan)
-    over = None
-    if ranked:
-        asked = {
-            **{"microbatches": microbatches, "compile": compile, "optimizer": name, "coupled": coupled},
-            "loss": loss is not None,
-            "loss_weights": "a function" if callable(loss_weights) else loss_weights,
-        }
-        refuse_in_ranks(
-            {
-                "recompute": recompute,
-                "layers": layers,
-                "examples": examples is not None,
-                "regions": options is not None,
-                "at_first_call": inputs is None and plan is None,
-                "auto": microbatches == "auto",
-                "outputs": outputs,
-            }
-        )
-        batch = None if inputs is None else Inputs.each_of(inputs)
-        over = Ranked(batch, splitting, trained, stages_in_ranks(stages), verbose)
-        check_ranks(model, over, asked)
-        cluster = ranks_cluster() if cluster is None else cluster
-    if over is not None and plan is not None:
-        given, devices = plan, cast(Cluster, cluster)
-        made = by_first(lambda: seated(given if isinstance(given, Pipeline) else read_plan(given), devices))
-        return assign_in_ranks(model, made, over)
-    if isinstance(plan, Pipeline) and splitting is not None:
-        with run_room.blocks_compiled(model, options):
-            return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained, stages)
-    if plan is not None and not isinstance(plan, Pipeline):
-        with run_room.blocks_compiled(model, options):
-            return _assigned(model, plan, cluster, reorder, outputs, {"optimizer": trained, "stages": stages})
+    means = _meant(model, asked)
+    if is_over_ranks(cluster):
+        return _over_ranks(model, asked, means)
+    made, trained, stages = means.plan, means.trained, means.stages
+    if made is not None:
+        with run_room.blocks_compiled(model, means.options):
+            if isinstance(made, Pipeline) and means.splitting is not None:
+                return assign_pipeline(model, here(made, cluster, outputs), means.splitting, trained, stages)
+            assert not isinstance(made, Pipeline)
+            return _assigned(model, made, cluster, reorder, outputs, {"optimizer": trained, "stages": stages})
     if device_map is not None:
         check_names(device_map, _names_in(model))
-    if over is not None:
-        devices = cast(Cluster, cluster)
-    else:
-        devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
-    devices = devices.with_memory(max_memory) if max_memory is not None else devices
-    tell_unused(optimizer, training=model.training if training is None else training)
-
-    profile_with = functools.partial(
-        profile,
-        cluster=devices,
-        training=training,
-        accumulate=accumulate,
-        outputs=outputs or "inputs",
-        no_split_module_classes=no_split_module_classes,
-        split_module_classes=split_module_classes,
-        source=source,
-    )
-    place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort, recompute=recompute)
-    request = Request(
-        devices,
-        profile_with,
-        place_with,
-        device_map,
-        recompute,
-        name,
-        optimizer,
-        reorder,
-        options,
-        stages,
-        layers,
-        verify,
-        verbose,
-    )
-    if splitting is not None:
-        of_part = functools.partial(profile_with, weights_apart=weights_apart)
-        wanted = PipelineRequest(request, splitting, of_part, placer, effort)
-        if over is not None:
-            number = splitting.microbatches
-            return assign_in_ranks(
-                model, by_first(lambda: chosen(wanted, model, Inputs.of(inputs), number)), over
-            )
+    request = _request(model, asked, means, _devices(asked))
+    if means.splitting is not None:
+        wanted = _of_pipeline(asked, means.splitting, request)
         if examples is not None:
             raise ValueError("microbatches go with one example: give inputs, a whole batch")
         if inputs is None:
             return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, wanted))
         fulfil_pipeline(wanted, model, Inputs.of(inputs))
         return model
-    if over is not None:
-        each = over.inputs or []
-        return assign_in_ranks(
-            model, by_first(lambda: planned(request, model, each, profile_with(model, examples=each))), over
-        )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
     fulfil(request, model, Inputs.each_of(inputs, examples))
     return model
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `distribute` was given, by the names of its arguments."""
+
+    inputs: Any
+    examples: Iterable[Any] | None
+    cluster: ClusterLike | None
+    placer: Placer
+    effort: Effort
+    device_map: DeviceMap | None
+    plan: PlanLike | Pipeline | None
+    max_memory: MaxMemory | None
+    no_split_module_classes: Names | None
+    split_module_classes: Names | None
+    training: bool | None
+    optimizer: Optimizer
+    accumulate: bool
+    source: Source
+    reorder: ReorderLike
+    recompute: Recompute
+    outputs: Outputs | None
+    compile: Compile | None
+    microbatches: Number | None
+    loss: Loss | None
+    split: Layers | Split | None
+    loss_weights: LossWeights | None
+    order: OrderLike
+    coupled: Coupled
+    weights_apart: bool
+    verify: bool
+    verbose: bool | None
+
+
+@dataclass(frozen=True)
+class _Meant:
+    """What was asked for, read and checked.
+
+    Args:
+        plan: the plan that was given, opened where it is a pipeline's file.
+        optimizer: whose state counts.
+        trained: the optimizer itself, if one was given.
+        options: what `torch.compile` is given for repeated blocks.
+        stages: how the whole step is compiled.
+        layers: which layers are split.
+        splitting: how the step is split; None for a plain one.
+    """
+
+    plan: PlanLike | Pipeline | None
+    optimizer: str | None
+    trained: torch.optim.Optimizer | None
+    options: Mapping[str, Any] | None
+    stages: Stages | None
+    layers: Layers | None
+    splitting: Splitting | None
+
+
+def _meant(model: nn.Module, asked: _Asked) -> _Meant:
+    plan, kind = opened(asked.plan), type(model).__name__
+    _check_choice(asked.placer, asked.device_map, plan, asked.max_memory, asked.recompute)
+    check_outputs(asked.outputs)
+    check_reorder(asked.reorder)
+    check_effort(asked.effort)
+    names = ("accumulate", "verify", "weights_apart", "training", "verbose")
+    check_switches(**{name: getattr(asked, name) for name in names})
+    check_recompute(asked.recompute, _modules_in(model), kind)
+    optimizer = name_of(asked.optimizer)
+    check_owner(asked.optimizer, model.parameters(), kind)
+    options, stages = compile_options(asked.compile), stages_of(asked.compile)
+    in_parts = asked.microbatches is not None or isinstance(plan, Pipeline)
+    layers, inputs_split = asked_to_split(asked.split, model, microbatches=in_parts)
+    splitting = splitting_of(
+        asked.microbatches, plan, asked.loss, inputs_split, asked.loss_weights, asked.order, asked.coupled
+    )
+    refuse_apart(asked.weights_apart, splitting, plan, asked.recompute)
+    refuse_layers_with(layers, plan=plan)
+    return _Meant(plan, optimizer, instance_of(asked.optimizer), options, stages, layers, splitting)
+
+
+def _over_ranks(model: nn.Module, asked: _Asked, means: _Meant) -> nn.Module:
+    """One model over several processes: rank 0 plans."""
+    by_function = callable(asked.loss_weights)
+    told = {
+        **{name: getattr(asked, name) for name in ("microbatches", "compile", "coupled")},
+        "optimizer": means.optimizer,
+        "loss": asked.loss is not None,
+        "loss_weights": "a function" if by_function else asked.loss_weights,
+    }
+    refuse_in_ranks(
+        {
+            "recompute": asked.recompute,
+            "layers": means.layers,
+            "examples": asked.examples is not None,
+            "regions": means.options is not None,
+            "at_first_call": asked.inputs is None and means.plan is None,
+            "auto": asked.microbatches == "auto",
+            "outputs": asked.outputs,
+        }
+    )
+    batch = None if asked.inputs is None else Inputs.each_of(asked.inputs)
+    over = Ranked(batch, means.splitting, means.trained, stages_in_ranks(means.stages), asked.verbose)
+    check_ranks(model, over, told)
+    devices = ranks_cluster() if asked.cluster is None else Cluster.parse(asked.cluster)
+    plan = means.plan
+    if plan is not None:
+        made = by_first(lambda: seated(plan if isinstance(plan, Pipeline) else read_plan(plan), devices))
+        return assign_in_ranks(model, made, over)
+    if asked.device_map is not None:
+        check_names(asked.device_map, _names_in(model))
+    devices = devices if asked.max_memory is None else devices.with_memory(asked.max_memory)
+    request = _request(model, asked, means, devices)
+    if means.splitting is None:
+        each = batch or []
+        graph_of = functools.partial(request.profile_with, model, examples=each)
+        return assign_in_ranks(model, by_first(lambda: planned(request, model, each, graph_of())), over)
+    wanted, number = _of_pipeline(asked, means.splitting, request), means.splitting.microbatches
+    made = by_first(lambda: chosen(wanted, model, Inputs.of(asked.inputs), number))
+    return assign_in_ranks(model, made, over)
+
+
+def _devices(asked: _Asked) -> Cluster:
+    found = default_cluster() if asked.cluster is None else located(Cluster.parse(asked.cluster))
+    return found if asked.max_memory is None else found.with_memory(asked.max_memory)
+
+
+def _request(model: nn.Module, asked: _Asked, means: _Meant, devices: Cluster) -> Request:
+    """What is planned for, on devices that are here."""
+    tell_unused(asked.optimizer, training=model.training if asked.training is None else asked.training)
+    as_given = ("training", "accumulate", "no_split_module_classes", "split_module_classes", "source")
+    profile_with = functools.partial(
+        profile,
+        cluster=devices,
+        outputs=asked.outputs or "inputs",
+        **{name: getattr(asked, name) for name in as_given},
+    )
+    place_with = functools.partial(
+        placed,
+        placer=asked.placer,
+        optimizer=means.optimizer,
+        effort=asked.effort,
+        recompute=asked.recompute,
+    )
+    return Request(
+        cluster=devices,
+        profile_with=profile_with,
+        place_with=place_with,
+        device_map=asked.device_map,
+        recompute=asked.recompute,
+        optimizer_name=means.optimizer,
+        optimizer=asked.optimizer,
+        reorder=asked.reorder,
+        compile=means.options,
+        stages=means.stages,
+        layers=means.layers,
+        verify=asked.verify,
+        verbose=asked.verbose,
+    )
+
+
+def _of_pipeline(asked: _Asked, splitting: Splitting, request: Request) -> PipelineRequest:
+    of_part = functools.partial(request.profile_with, weights_apart=asked.weights_apart)
+    return PipelineRequest(request, splitting, of_part, asked.placer, asked.effort)
 
 
 def assign(

@@ -2,5 +2,5 @@
 
 In:    what `distribute` was given, on every rank.
 Out:   the model, distributed by one plan; each rank has its part.
-Start: `distributing`, then `fingerprint`.
+Start: `distribution`, then `fingerprint`.
 """

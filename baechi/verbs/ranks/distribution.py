@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
-from baechi.backend.ranks.meeting import own_device, size_here, wires
 from baechi.backend.ranks.names import are_of_ranks, name_of
+from baechi.backend.ranks.rendezvous import own_device, size_here, wires
 from baechi.backend.real.discover import discover
 from baechi.errors import PlanError, RankError
 from baechi.progress import say, verbosity
