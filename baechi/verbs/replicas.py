@@ -57,12 +57,17 @@ def replicate(
 
     Raises:
         PlacementError: no number of replicas fits.
+        TypeError: the graph is none.
         ValueError: the cluster does not divide into so many equal groups; or as `place` raises it.
     """
     check_microbatches(microbatches)
+    if not isinstance(graph, LayerGraph):
+        raise TypeError(
+            f"graph is of type {type(graph).__name__}: it takes the layer graph of one microbatch"
+        )
     whole, graph = Cluster.parse(cluster), with_optimizer(graph, name_of(optimizer))
     divided = dict(_divisions(whole))
-    if replicas != "auto" and replicas not in divided:
+    if replicas != "auto" and (isinstance(replicas, bool) or replicas not in divided):
         raise ValueError(
             f"replicas is {replicas!r}: {len(whole)} devices divide into {', '.join(map(str, divided))} "
             "equal groups, of whole hosts or within one"

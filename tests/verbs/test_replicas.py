@@ -93,8 +93,11 @@ def test_slow_links_make_fewer_replicas() -> None:
 def test_groups_are_alike() -> None:
     """Groups of other devices, or across hosts, are none."""
     unequal = Cluster.parse("2x(2xA100-40GB),1x(2xL40S)")
-    with pytest.raises(ValueError, match="divide into 1 equal"):
-        baechi.replicate(layers(4), unequal, microbatches=2, replicas=3)
+    for number in (3, 0, True, "two"):
+        with pytest.raises(ValueError, match="divide into 1 equal"):
+            baechi.replicate(layers(4), unequal, microbatches=2, replicas=number)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="graph is of type dict"):
+        baechi.replicate({1: layers(4)}, unequal, microbatches=2)  # type: ignore[arg-type]
     found = baechi.replicate(layers(4), Cluster.parse("3x(2xA100-40GB)"), microbatches=2, replicas=3)
     assert found.groups == tuple([(f"host{h}/device:0", f"host{h}/device:1") for h in range(3)])
 
