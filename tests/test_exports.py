@@ -66,3 +66,21 @@ def test_planning_loads_no_torch() -> None:
 def test_unknown_names_are_refused() -> None:
     """A misspelt name is an AttributeError, as for any module."""
     assert not hasattr(baechi, "distribut")
+
+
+def test_importing_draws_nothing() -> None:
+    """The caller's random numbers are what they were, though names resolve when they are first used."""
+    code = """
+import baechi
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+before = torch.get_rng_state()
+for name in baechi.__all__:
+    getattr(baechi, name)
+baechi.distribute(model, torch.ones(4, 4), cluster=baechi.Cluster.virtual(2))
+print(torch.equal(before, torch.get_rng_state()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]

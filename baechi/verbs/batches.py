@@ -6,7 +6,6 @@ ids, labels = x[:, :-1], x[:, 1:]      views of one tensor: resized, they are vi
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import floor
 
 import torch
 
@@ -15,12 +14,6 @@ from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import storage_object
 
 _MOST = 2**24
-
-_PRECISION = 128
-"""The largest batch on a line is found but for one part in so many."""
-
-_BISECTED = 3
-"""One in so many guesses between a batch that fits and one that does not is their middle."""
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
 
@@ -42,48 +35,21 @@ def resized_batch(inputs: Inputs, size: int, wanted: int) -> Inputs:
     return _each_of_batch(resize, inputs, size)
 
 
-def fitting_batches(spare_bytes: Callable[[int], int], start: int = 1) -> list[tuple[int, int]]:
-    """Batches that fit, up to about the largest: along the line through those tried, as few as may be.
-
-    Args:
-        spare_bytes: of a batch, what it leaves; below zero what is missing.
-        start: the batch that is tried first.
-
-    Returns:
-        Batches and what they leave, the largest last.
-    """
-    fit: list[tuple[int, int]] = []
-    refused: list[tuple[int, int]] = []
-    guess, turn = start, 0
-    while True:
-        spare = spare_bytes(guess)
-        (fit if spare >= 0 else refused).append((guess, spare))
-        low, high = fit[-1][0] if fit else 0, refused[-1][0] if refused else _MOST + 1
-        if high - low <= max(1, high // _PRECISION):
-            return fit
-        if not fit:
-            guess = 1
-            continue
-        if len(fit) == 1 and not refused:
-            guess = min(2 * low, _MOST)
-            continue
-        guess = _on_their_line(fit, refused)
-        if refused:
-            turn += 1
-            if not low < guess < high or turn % _BISECTED == 0:
-                guess = (low + high) // 2
-        elif guess <= low:
-            return fit
-        guess = min(guess, _MOST)
-
-
-def _on_their_line(fit: Sequence[tuple[int, int]], refused: Sequence[tuple[int, int]]) -> int:
-    """The largest batch that fits, were what is missing linear in the batch; else what is left; else both."""
-    before, last = (*fit, *refused)[-2:]
-    if len(refused) == 1 and len(fit) > 1:
-        before, last = fit[0], fit[-1]
-    row_bytes = (before[1] - last[1]) / (last[0] - before[0])
-    return floor(last[0] + last[1] / row_bytes) if row_bytes > 0 else _MOST + 1
+def fitting_batches(spare_bytes: Callable[[int], int]) -> list[tuple[int, int]]:
+    """Batches that fit, up to about the largest: by doubling, then by halves."""
+    found = [(0, 0)]
+    high = 1
+    while high <= _MOST and (spare := spare_bytes(high)) >= 0:
+        found.append((high, spare))
+        high = 2 * high
+    while high - found[-1][0] > max(1, high // 128):
+        middle = (found[-1][0] + high) // 2
+        spare = spare_bytes(middle)
+        if spare >= 0:
+            found.append((middle, spare))
+        else:
+            high = middle
+    return found[1:]
 
 
 def largest_that_fits(spare_bytes: Callable[[int], int], about: Sequence[tuple[int, int]]) -> int:

@@ -2,21 +2,18 @@
 
 A model is captured with its batch and with twice that; or with twice and four times, if its code takes
 another path with the batch itself, such as one example. Each batch that is tried is captured, placed, and
-the placement is run dry, until one fits and the next one does not. That takes two or three tries most often,
-since simulated placements say where to begin, and the bytes that are left or missing how far to go. Two of
-these find nearly where: the bytes that are left fall on a line as well.
+the placement is run dry, until one fits and the next one does not. That takes three tries most often, since
+simulated placements say where to begin, and the bytes that are left or missing how far to go.
 
-Bytes grow linearly with the batch, layer by layer, for most models. So where to begin, the line through the
-two captures is the graph of another batch. If the first batch that is tried lies on that line, no other is
-captured. Captures and dry runs take inputs on `meta`, since the host may have no room for them. Where the
-model's code looks at values, neither can be, and the line decides.
+Captures and dry runs take inputs on `meta`, since the host may have no room for them. Where the model's
+code looks at values, neither can be. But bytes and work grow linearly with the batch, layer by layer: so
+there, and where to begin, the line through the two captures is the graph of another batch.
 """
 
 import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +47,6 @@ from baechi.verbs.split.verb import plan_as_split
 logger = logging.getLogger(__name__)
 
 _GROW = LayerCosts.amounts("bytes")
-
-_ROUNDED = 1e-6
-"""Bytes are equal within this part: what is divided among rows is rounded."""
 
 
 @dataclass(frozen=True)
@@ -237,24 +231,24 @@ def _largest(
         return None
 
     known = {size: outcome}
-    line = _Line(one, first, double, 2 * first)
-    graphs = _Graphs(lambda batch: capture(batch_on_meta(inputs, size, batch)), line)
+
+    def on_the_line(batch: int) -> LayerGraph:
+        return _between(one, double, first, batch)
+
+    def captured(batch: int) -> LayerGraph:
+        return capture(batch_on_meta(inputs, size, batch))
 
     def spare(graph_of: Callable[[int], LayerGraph], batch: int) -> int:
         if batch not in known:
-            with progress(f"trying a batch of {batch}"):
-                known[batch] = placed_with(graph_of(batch), batch_on_meta(inputs, size, batch))
+            known[batch] = placed_with(graph_of(batch), batch_on_meta(inputs, size, batch))
         return _spare_bytes(known[batch])
 
-    about = fitting_batches(
-        lambda batch: _spare_bytes(placed_with(line.at(batch), None)),
-        size if isinstance(outcome, Plan) else 1,
-    )
+    about = fitting_batches(lambda batch: _spare_bytes(placed_with(on_the_line(batch), None)))
     try:
-        return largest_that_fits(functools.partial(spare, graphs.at), about)
+        return largest_that_fits(functools.partial(spare, captured), about)
     except CaptureError as error:
         logger.info("the largest batch is reckoned from smaller ones: %s", error)
-        return largest_that_fits(functools.partial(spare, line.at), about)
+        return largest_that_fits(functools.partial(spare, on_the_line), about)
 
 
 def _path(graph: LayerGraph) -> tuple[list[str], list[tuple[str, str]]]:
@@ -262,72 +256,19 @@ def _path(graph: LayerGraph) -> tuple[list[str], list[tuple[str, str]]]:
     return list(graph), list(graph.edges)
 
 
-@dataclass(frozen=True)
-class _Line:
-    """The graphs of all batches, if all bytes are linear in the batch: through two that are known.
+def _between(one: LayerGraph, double: LayerGraph, size: int, batch: int) -> LayerGraph:
+    """The graph of another batch: all bytes are linear in the batch, through the two known graphs."""
+    part = (batch - size) / size
 
-    Args:
-        one, first: the graph that others are made from, and its batch.
-        other, second: another graph of the same layers, and its batch.
-    """
-
-    one: LayerGraph
-    first: int
-    other: LayerGraph
-    second: int
-
-    def at(self, batch: int) -> LayerGraph:
-        """The graph of a batch."""
-        graph = LayerGraph.from_networkx(self.one)
-        for name, data in graph.nodes(data=True):
-            for amount in _GROW:
-                if amount in data or amount in self.other.nodes[name]:
-                    data[amount] = self._of(
-                        batch, self.one.amount(name, amount), self.other.amount(name, amount)
-                    )
-        for source, target, data in graph.edges(data=True):
-            if "bytes" in data:
-                data["bytes"] = self._of(batch, data["bytes"], self.other.edges[source, target]["bytes"])
-        return graph
-
-    def goes_through(self, graph: LayerGraph, batch: int) -> bool:
-        """Whether a graph that was captured is that of the line, but for rounding."""
-        here = self.at(batch)
-        if _path(here) != _path(graph):
-            return False
-        pairs = [(here.amount(name, one), graph.amount(name, one)) for name in here for one in _GROW]
-        ends = here.edges(data=True)
-        pairs += [
-            (data.get("bytes", 0), graph.edges[source, target].get("bytes", 0))
-            for source, target, data in ends
-        ]
-        return all([isclose(first, second, rel_tol=_ROUNDED) for first, second in pairs])
-
-    def _of(self, batch: int, first: float, second: float) -> int:
-        part = (batch - self.first) / (self.second - self.first)
+    def at(first: float, second: float) -> int:
         return max(0, round(first + part * (second - first)))
 
-
-@dataclass
-class _Graphs:
-    """Graphs of batches that are captured, until one shows that they all lie on the line.
-
-    Args:
-        capture: captures the model with a batch.
-        line: through the first two.
-        proved: whether a third lies on it.
-    """
-
-    capture: Callable[[int], LayerGraph]
-    line: _Line
-    proved: bool = False
-
-    def at(self, batch: int) -> LayerGraph:
-        """The graph of a batch."""
-        if self.proved:
-            return self.line.at(batch)
-        graph = self.capture(batch)
-        if batch not in (self.line.first, self.line.second) and self.line.goes_through(graph, batch):
-            # seconds are those of this graph: no batch that is tried from now on is far from it
-            self.line, self.proved = _Line(graph, batch, self.line.one, self.line.first), True
-        return graph
+    graph = LayerGraph.from_networkx(one)
+    for name, data in graph.nodes(data=True):
+        for amount in _GROW:
+            if amount in data or amount in double.nodes[name]:
+                data[amount] = at(one.amount(name, amount), double.amount(name, amount))
+    for source, target, data in graph.edges(data=True):
+        if "bytes" in data:
+            data["bytes"] = at(data["bytes"], double.edges[source, target]["bytes"])
+    return graph

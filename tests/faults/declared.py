@@ -528,7 +528,7 @@ SHARDS = (
         "baechi.run.weights.checkpoint",
         "    if faults:\n",
         "    if False:\n",
-        default=("run/weights/test_loading.py::test_no_checkpoint",),
+        default=("run/weights/test_load.py::test_no_checkpoint",),
     ),
 )
 

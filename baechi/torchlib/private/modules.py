@@ -33,7 +33,9 @@ backward_pre_hooks: Callable[[nn.Module], Any] = attribute(
     _module, "_backward_pre_hooks", "let hooks on a module see tensors that are computed"
 )
 _flat_names: Callable[[nn.Module], list[str]] = attribute(
-    nn.RNN(1, 1), "_flat_weights_names", "put other weights in the place of a recurrent layer's"
+    nn.RNN(1, 1, device="meta"),
+    "_flat_weights_names",
+    "put other weights in the place of a recurrent layer's",
 )
 loaded_hooks: Callable[[nn.Module], _Table] = attribute(
     _module, "_load_state_dict_post_hooks", "take hooks on loading off again"

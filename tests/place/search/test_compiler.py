@@ -103,7 +103,7 @@ from baechi.place.search import compiler
 from baechi.records import Link
 
 rounds.ESTIMATES, rounds.MOVES = 30, 30  # less of everything, with the compiler and without it
-compiled.PATIENCE_S = 0.0
+compiler.PATIENCE_S = 0.0
 graph = branches(5, 4, training=True)
 for number, name in enumerate(graph):  # layers of many lengths
     graph.nodes[name]["forward_s"] = 1 + number * 7 % 5
