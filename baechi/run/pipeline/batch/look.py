@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import accumulate
 from types import CellType
 from typing import Any
@@ -26,6 +27,7 @@ from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.caller_objects import handed_kept
 from baechi.run.pipeline.batch.draws import Draws
 from baechi.run.pipeline.batch.hidden_writes import HiddenWrites
+from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
@@ -161,7 +163,9 @@ class Looker:
             hidden = HiddenWrites(model, self._at)
             try:
                 with draws if setting.noted else nullcontext(), hidden:
-                    result = self.call(given)
+                    result = left_as_before(
+                        partial(self.call, given)
+                    )  # a look that fails does not end the step
             finally:
                 written = hidden.put_back()
             if written:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from baechi.backend.flag import LockFlag
 from baechi.run.pipeline.batch.judge import Judge
+from baechi.torchlib.private.modes import function_modes
 
 X, Y = noise(4, 4), noise(4, 4, seed=2)
 MANY_S = 30.0
@@ -82,12 +83,13 @@ def test_at_each_point(world: Any) -> None:
             assert moved == (model.kept is not kept), interruption.where
             ended.append(moved)
         assert_no_threads(before)
+        assert function_modes() == [], interruption.where  # a look that was interrupted leaves none
         assert all(weight.grad is None for weight in model.parameters())
 
     for interruption in each_point(HANDING_OVER, run, stride):
         again = stepped(model)
         assert all(map(torch.equal, again, expected)), interruption.where
-    assert len(ended) * stride > 300 and ended == sorted(ended) and not ended[len(ended) * 9 // 10]
+    assert len(ended) * stride > 250 and ended == sorted(ended) and not ended[len(ended) * 9 // 10]
 
 
 def test_a_lane_that_ends_while_its_executor_looks_away() -> None:
