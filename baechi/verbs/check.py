@@ -171,7 +171,7 @@ def _whole(model: nn.Module, plan: Plan) -> nn.Module:
     memory_bytes = 2 * sum(device.memory_bytes for device in plan.cluster.devices)
     kind = plan.cluster.devices[0]
     device = type(kind)(**{**kind.body(), "name": "cpu:0", "memory_bytes": memory_bytes})
-    cluster = replace(plan.cluster, devices=(device,), links={})
+    cluster = replace(plan.cluster, devices=(device,), links={}, hosts=())
     everywhere = {node: device.name for node in plan.device_of}
     return assign(model, Plan(plan.graph, cluster, everywhere, plan.graph.code_order()))
 

@@ -129,8 +129,11 @@ def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
 
     def what(group: Sequence[str]) -> object:
         kinds = [replace(devices[name], name="device") for name in group]
-        named = len(cluster.links) > 0 or len(cluster.hosts) > 1
-        return kinds, [cluster.link_between(a, b) for a in group for b in group if a != b] if named else []
+        if not cluster.links:  # then hosts alone say which links there are
+            homes = [cluster.host_of[name] for name in group if name in cluster.host_of]
+            order = list(dict.fromkeys(home.name for home in homes))
+            return kinds, [(order.index(home.name), home.link) for home in homes]
+        return kinds, [cluster.link_between(a, b) for a in group for b in group if a != b]
 
     first = what(groups[0])
     return all([what(group) == first for group in groups[1:]])

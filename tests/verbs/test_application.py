@@ -14,6 +14,7 @@ from baechi.records import Candidate, Cluster, Device, LayerGraph, Plan
 from baechi.records.datasheet import datasheet
 from baechi.verbs import application
 from baechi.verbs.application import applied, located
+from baechi.verbs.ranks.distribution import seated
 
 X = torch.ones(4, 8)
 
@@ -112,3 +113,29 @@ def test_all_that_names_devices_is_renamed() -> None:
     assert moved.candidates[0].peak_bytes == {"cpu:1": 4}
     assert applied(moved, there) is moved and applied(moved) is moved
     assert plan.graph.costs("a").pin == "device:1"
+
+
+@pytest.mark.parametrize("text", ["2xA100-80GB", "2x(1xA100-80GB)", "1x(2xA100-80GB)"])
+def test_a_pipeline_for_other_devices(text: str, tmp_path: Path) -> None:
+    """A file that was made offline, with the orders that were tried there, runs on devices of other names."""
+    batch, file = torch.ones(4, 8), tmp_path / "pipeline.json"
+    graph = baechi.profile(chain(), batch, cluster=text, source="estimate", microbatches=2)
+    planned = baechi.place(graph, text, microbatches=2, placer="even")
+    planned.save(file)
+    assert planned.tried
+    model = baechi.distribute(chain(), batch, plan=file, cluster=Cluster.virtual(2))
+    assert set(baechi.plan_of(model).device_of.values()) == {"cpu:0", "cpu:1"}
+    model(batch).sum().backward()
+
+
+def test_hosts_of_a_plan_for_ranks() -> None:
+    """Its devices are ranks', and their links those that the hosts had."""
+    graph = baechi.profile(chain(), torch.ones(4, 8), cluster="2x(2xL4)", source="estimate", microbatches=2)
+    planned = baechi.place(graph, "2x(2xL4)", microbatches=2, placer="even")
+    names = [f"rank{rank}/cpu" for rank in range(4)]
+    ranks = Cluster(tuple([Device(name, "CPU", 2**30) for name in names]))
+    cluster = seated(planned, ranks).cluster
+    assert cluster.names == tuple(names) and not cluster.hosts
+    for one, other in ((0, 1), (1, 2)):
+        were = planned.cluster.names[one], planned.cluster.names[other]
+        assert cluster.link_between(names[one], names[other]) == planned.cluster.link_between(*were)

@@ -8,15 +8,8 @@ import torch
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import storage_address, storage_use_count, use_count, view_base
 
-
-class _Held:
-    """Has one reference to something."""
-
-    def __init__(self) -> None:
-        self.one = object()
-
-
-_held = _Held()
+_held = [object()]
+"""Has one reference to something."""
 
 
 def references_of_a_call() -> int:
@@ -25,7 +18,7 @@ def references_of_a_call() -> int:
     A hook into the evaluation of frames adds one: the caller's stack then holds an argument, too.
     torch.compile leaves its own hook behind when it could not capture a function.
     """
-    return _counted(_held.one)
+    return _counted(_held[0])
 
 
 def _counted(of: object) -> int:

@@ -85,7 +85,8 @@ def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outp
     plan = applied(with_outputs(pipeline.plan, outputs), found)
     known = plan.cluster.names == pipeline.plan.cluster.names
     unsplit, dry = pipeline.unsplit if known else None, pipeline.dry if plan is pipeline.plan else None
-    return replace(pipeline, plan=plan, limits={}, unsplit=unsplit, dry=dry)
+    tried = pipeline.tried if known else ()
+    return replace(pipeline, plan=plan, limits={}, tried=tried, unsplit=unsplit, dry=dry)
 
 
 def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> None:

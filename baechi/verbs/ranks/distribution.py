@@ -19,7 +19,7 @@ from baechi.backend.ranks.rendezvous import own_device, size_here, wires
 from baechi.backend.real.discover import discover
 from baechi.errors import PlanError, RankError
 from baechi.progress import say, verbosity
-from baechi.records.cluster import HOST, Cluster
+from baechi.records.cluster import Cluster
 from baechi.records.datasheet import datasheet
 from baechi.records.device import Device, Link
 from baechi.records.inputs import Inputs
@@ -131,14 +131,11 @@ def seated(plan: Plan | Pipeline, cluster: Cluster) -> Plan | Pipeline:
             )
         if all(device.kind == "CPU" for device in cluster.devices):
             there = dict(zip([one.name for one in devices], cluster.names, strict=False))
-            links = {
-                (there[one], there[two]): link
-                for (one, two), link in inside.cluster.links.items()
-                if HOST not in (one, two) and {one, two} <= there.keys()
-            }
+            between = inside.cluster.link_between  # hosts have links, too
+            links = {(there[a], there[b]): between(a, b) for a in there for b in there if a != b}
             kept = tuple([replace(one, name=there[one.name]) for one in devices])
             idle = cluster.devices[len(kept) :]
-            target = replace(inside.cluster, devices=kept + idle, links=links, emulated=False)
+            target = replace(inside.cluster, devices=kept + idle, links=links, hosts=(), emulated=False)
         else:
             there, target = seats(inside, cluster), cluster
         inside = renamed(inside, target, there)
