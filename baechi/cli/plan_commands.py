@@ -44,6 +44,8 @@ from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import by_kind
 from baechi.records.graph import LayerGraph
+from baechi.records.pipeline import Pipeline
+from baechi.records.plan import Plan
 from baechi.report.tables import Table
 from baechi.report.words import DrawnTable, Words
 from baechi.units import format_bytes, format_seconds
@@ -125,7 +127,7 @@ def place(
         print(several.to_json() if as_json else several)
         return
     if microbatches is not None:
-        made = pipeline_for(
+        made: Plan | Pipeline = pipeline_for(
             graph,
             cluster,
             placer,
@@ -137,31 +139,25 @@ def place(
             source=source,
             recompute=recompute,
         )
-        if output is not None:
-            made.save(output)
-        if as_json:
-            print(made.to_json())
-        else:
-            Console().print(report.render(made))
-        return
-    plan = plan_for(
-        graph,
-        cluster,
-        placer,
-        optimizer,
-        effort=effort,
-        max_memory=max_memory,
-        training=training,
-        source=source,
-        outputs=outputs,
-        recompute=recompute,
-    )
-    if output is not None:
-        plan.save(output)
-    if as_json:
-        print(plan.to_json())
     else:
-        Console().print(report.render(plan))
+        made = plan_for(
+            graph,
+            cluster,
+            placer,
+            optimizer,
+            effort=effort,
+            max_memory=max_memory,
+            training=training,
+            source=source,
+            outputs=outputs,
+            recompute=recompute,
+        )
+    if output is not None:
+        made.save(output)
+    if as_json:
+        print(made.to_json())
+    else:
+        Console().print(report.render(made))
 
 
 def fits(
