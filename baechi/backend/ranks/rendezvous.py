@@ -1,8 +1,11 @@
 """Where the ranks of a job meet: once in each process."""
 
+import atexit
 import logging
 import os
+import sys
 from functools import cache
+from types import TracebackType
 
 import torch
 from torch import distributed
@@ -47,6 +50,7 @@ def wires() -> Wires:
         kind = "nccl" if own_device().type == "cuda" else "gloo"
         distributed.init_process_group(kind)
     made = Wires()
+    _tell_ends(made)
     made.open(own_device())
     if made.rank:
         logging.getLogger("baechi").setLevel(logging.ERROR)  # rank 0 speaks for all
@@ -56,3 +60,20 @@ def wires() -> Wires:
         made.size,
     )
     return made
+
+
+def _tell_ends(made: Wires) -> None:
+    """Let others know if this process's script ends, by an error or not."""
+    own, before = os.getpid(), sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() == own:  # not in a process that it forked
+            made.tell_of(error, trace)
+        before(kind, error, trace)
+
+    def end() -> None:
+        if os.getpid() == own:
+            made.end()
+
+    sys.excepthook = hook
+    atexit.register(end)
