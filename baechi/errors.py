@@ -180,12 +180,16 @@ class FirstError:
     microbatch: int | None = None
     layer: str = ""
 
+    @property
+    def where(self) -> str:
+        """The rank, and what is known beside it."""
+        found = [f"rank {self.rank} (host {self.host})"]
+        found += [f"step {self.step}"] if self.step else []
+        found += [] if self.microbatch is None else [f"microbatch {self.microbatch}"]
+        return ", ".join([*found, *([self.layer] if self.layer else [])])
+
     def __str__(self) -> str:
-        where = [f"rank {self.rank} (host {self.host})"]
-        where += [f"step {self.step}"] if self.step else []
-        where += [] if self.microbatch is None else [f"microbatch {self.microbatch}"]
-        where += [self.layer] if self.layer else []
-        return ": ".join([", ".join(where), self.type, *([self.text] if self.text else [])])
+        return ": ".join([self.where, self.type, *([self.text] if self.text else [])])
 
 
 class RankError(FatalError):

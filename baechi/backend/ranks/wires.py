@@ -26,7 +26,7 @@ from baechi.backend.ranks.limits import limit_s
 from baechi.backend.ranks.news import News
 from baechi.backend.ranks.spot import ALL, Spot
 from baechi.backend.ranks.watcher import Wait, Watcher
-from baechi.errors import BaechiError, FirstError, RankError, said_by
+from baechi.errors import BaechiError, FirstError, RankError, note, said_by
 from baechi.torchlib.private.groups import is_together
 
 _MOST_SENDS = 4
@@ -185,7 +185,7 @@ class Wires:
                 self.rank, self.host, kind, text, spot.step or None, spot.microbatch, spot.layer
             )
             if self._end_with(told) == told:
-                error.add_note(f"on {str(told).partition(f': {kind}')[0]}; all ranks were told")
+                note(error, f"on {told.where}; all ranks were told")
 
     def end(self) -> None:
         """The script ends: say so to ranks that still wait, and let go of them."""
