@@ -5,6 +5,7 @@ One SVG without a script. It follows the reader's theme, so that it can stand in
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from itertools import count
 
@@ -27,7 +28,7 @@ _BAR = 300
 """Of a device's memory."""
 _FEWEST = 5
 """Marks of time at least."""
-_NUMBERED = 14
+_NUMBERED = 11
 """A box of this width says which microbatch it is."""
 
 _COLOURS = (
@@ -76,6 +77,16 @@ class _Shown:
     timeline: Timeline
     critical: frozenset[int]
     """The ids of the spans of the critical path, which is that of a plan."""
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """What is drawn: not what the optimizer does after the step."""
+        return [span for span in self.timeline.spans if span.phase != "other"]
+
+    @cached_property
+    def length_s(self) -> float:
+        """Until the last one ends; between forward and backward there may be time that is not the step's."""
+        return max([self.timeline.makespan_s, *[span.end_s for span in self.spans]])
 
 
 def to_svg(record: Plan | Pipeline) -> str:
@@ -127,7 +138,7 @@ def _drawn(shown: _Shown) -> str:
     parts += _legend(shown, top + 30)
     top += 56
     bottom = top + len(shown.devices) * (_ROW + _APART)
-    parts += _axis(shown.timeline.makespan_s, left, top, bottom)
+    parts += _axis(shown.length_s, left, top, bottom)
     for number, device in enumerate(shown.devices):
         parts += _row(shown, number, device, left, top + 8 + number * (_ROW + _APART))
     top = bottom + 18
@@ -174,8 +185,10 @@ def _legend(shown: _Shown, y: int) -> list[str]:
 
 def _row(shown: _Shown, number: int, device: _Device, left: int, y: int) -> list[str]:
     """What a device does in the step; below it its part of the critical path, and what it receives."""
-    step_s, colour = shown.timeline.makespan_s, f"d{number % len(_COLOURS)}"
-    spans = shown.timeline.spans
+    spans, length_s, colour = shown.spans, shown.length_s, f"d{number % len(_COLOURS)}"
+    spans = [
+        span for span in shown.timeline.spans if span.phase != "other"
+    ]  # as the optimizer, after the step
     own = [span for span in spans if span.where == device.name and span.kind == "compute"]
     received = [s for s in spans if s.kind == "transfer" and s.where.endswith(f">{device.name}")]
     critical = [span for span in own if id(span) in shown.critical]
@@ -184,11 +197,11 @@ def _row(shown: _Shown, number: int, device: _Device, left: int, y: int) -> list
         f'<path class="idle" d="M{left} {y}H{_WIDTH - _RIGHT}v{_ROW}H{left}z"/>',
     ]
     for kind, several in _kinds(own, colour):
-        boxes = _boxes(several, step_s, left)
+        boxes = _boxes(several, length_s, left)
         parts.append(_path(kind, boxes, y, _ROW))
         parts += _numbers(kind, several[0], boxes, y)
-    parts.append(_path("critical", _boxes(critical, step_s, left), y + _ROW, 3))
-    parts.append(_path("transfer", _boxes(received, step_s, left), y + _ROW + 5, 6))
+    parts.append(_path("critical", _boxes(critical, length_s, left), y + _ROW, 3))
+    parts.append(_path("transfer", _boxes(received, length_s, left), y + _ROW + 5, 6))
     return [part for part in parts if part]
 
 
@@ -201,9 +214,9 @@ def _kinds(own: Iterable[Span], colour: str) -> list[tuple[str, list[Span]]]:
     return [(kind, spans) for (kind, _), spans in found.items()]
 
 
-def _boxes(spans: Iterable[Span], step_s: float, left: int) -> list[tuple[float, float]]:
+def _boxes(spans: Iterable[Span], length_s: float, left: int) -> list[tuple[float, float]]:
     """Where spans begin and end in the picture; those that touch are one."""
-    scale = (_WIDTH - left - _RIGHT) / step_s if step_s else 0.0
+    scale = (_WIDTH - left - _RIGHT) / length_s if length_s else 0.0
     boxes: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.start_s):
         begin, end = round(left + scale * span.start_s, 1), round(left + scale * span.end_s, 1)
@@ -248,22 +261,22 @@ def _memory(shown: _Shown, number: int, device: _Device, left: int, top: int) ->
     ]
 
 
-def _axis(step_s: float, left: int, top: int, bottom: int) -> list[str]:
+def _axis(length_s: float, left: int, top: int, bottom: int) -> list[str]:
     """Lines at round times."""
-    if not step_s:
+    if not length_s:
         return []
     round_s = (digit / 10**power for power in count(-3) for digit in (5, 2, 1))
-    apart_s = next(one_s for one_s in round_s if step_s / one_s > _FEWEST)
+    apart_s = next(one_s for one_s in round_s if length_s / one_s > _FEWEST)
     parts = []
-    for number in range(int(step_s / apart_s) + 1):
-        x = round(left + (_WIDTH - left - _RIGHT) * number * apart_s / step_s, 1)
+    for number in range(int(length_s / apart_s) + 1):
+        x = round(left + (_WIDTH - left - _RIGHT) * number * apart_s / length_s, 1)
         parts.append(f'<path class="axis" d="M{x:g} {top - 4:g}V{bottom:g}"/>')
         if x < _WIDTH - 60:
-            parts.append(_text(x + 4, top, _mark(number * apart_s, step_s), "soft"))
+            parts.append(_text(x + 4, top, _mark(number * apart_s, length_s), "soft"))
     return parts
 
 
-def _mark(at_s: float, step_s: float) -> str:
+def _mark(at_s: float, length_s: float) -> str:
     """A time in the unit that suits the step."""
-    unit, of_s = ("s", 1.0) if step_s >= 1 else ("ms", 1e-3) if step_s >= 1e-3 else ("µs", 1e-6)
+    unit, of_s = ("s", 1.0) if length_s >= 1 else ("ms", 1e-3) if length_s >= 1e-3 else ("µs", 1e-6)
     return f"{at_s / of_s:.6g} {unit}"

@@ -41,10 +41,11 @@ def test_the_placer_of_the_docs_places() -> None:
 
 @pytest.mark.full
 def test_examples_run() -> None:
-    """Each example runs, and prints what stands beside it (floats to two digits).
+    """Each example runs, prints what stands beside it (floats to two digits), and draws the picture there.
 
     They run in one process, since to import what they need takes longer than most of them.
     """
+    pictures = {file: file.read_bytes() for file in (ROOT / "examples").glob("*.svg")}
     command = [sys.executable, str(Path(__file__).with_name("run_examples.py")), *map(str, EXAMPLES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -52,6 +53,7 @@ def test_examples_run() -> None:
     for path, printed in json.loads(done.stdout).items():
         expected = Path(path).with_suffix(".out").read_text()
         assert shorten.sub(r"\1", printed) == shorten.sub(r"\1", expected), path
+    assert len(pictures) == 5 and pictures == {file: file.read_bytes() for file in pictures}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -5,6 +5,7 @@ from random import Random
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import examples
@@ -76,6 +77,17 @@ def test_boxes_are_the_spans() -> None:
             )
             assert drawn[0][0] == pytest.approx(LEFT + 760 * spans[0].start_s / step_s, abs=1.5)
     assert "computes 93 % of the step" in " ".join(texts(svg))
+
+
+def test_nothing_is_drawn_after_the_step() -> None:
+    """A dry run's timeline has the optimizer's work, too, which begins before the last device is done."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
+    cluster = baechi.Cluster.virtual(2, memory="1GiB", like="CPU")
+    baechi.distribute(model, torch.randn(64, 256), cluster=cluster, placer="even", optimizer="adam")
+    plan = baechi.plan_of(model)
+    assert any(span.end_s > plan.timeline.makespan_s for span in plan.timeline.spans)
+    ends = [float(x) for x in re.findall(r"H([\d.]+)", report.to_svg(plan))]
+    assert max(ends) == RIGHT
 
 
 def test_a_pipeline_has_its_microbatches() -> None:
