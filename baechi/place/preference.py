@@ -58,7 +58,7 @@ def _whole(problem: Problem, device_of: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rank(problem: Problem, found: Evaluated) -> tuple[int, int, int, float]:
-    return -headroom(problem, found), _cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
+    return -headroom(problem, found), cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
 
 
 def headroom(problem: Problem, found: Evaluated) -> int:
@@ -73,7 +73,7 @@ def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
     return {device: (size - peak) / size for device, size, peak in sizes if size}
 
 
-def _cut_edges(problem: Problem, found: Evaluated) -> int:
+def cut_edges(problem: Problem, found: Evaluated) -> int:
     """How many pairs of layers on two devices exchange a tensor."""
     indexed = problem.indexed
     on = [found.device_of[group] for group in indexed.group_of]
