@@ -21,7 +21,7 @@ from baechi.errors import PlacementError
 from baechi.place.apart import with_ops_apart
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluation import IN_TURN, Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
-from baechi.place.preference import in_whole_blocks, preferred
+from baechi.place.preference import in_whole_blocks, is_roomy, preferred
 from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
 from baechi.place.tight.exact import exact
@@ -67,10 +67,14 @@ def best(
         tries += _tries(problem, check, plan, name)
     whole = whole_modules(problem, check)
     if not tries:
-        tries = whole or [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
-        whole = []
+        try:
+            tries = [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
+        except PlacementError:
+            if not whole:
+                raise
+            tries = list(whole)
     near_s = enough_s * NEAR if effort == 1 else enough_s
-    if effort and all([one.step_s > near_s for one in whole]):
+    if effort and not any([one.step_s <= near_s and is_roomy(problem, one.found) for one in whole]):
         tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
     tries += whole
     if cluster.host is not None or problem.launch_rules.bind:  # waiting costs the host; not all can wait

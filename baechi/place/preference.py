@@ -67,6 +67,11 @@ def headroom(problem: Problem, found: Evaluated) -> int:
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
 
 
+def is_roomy(problem: Problem, found: Evaluated) -> bool:
+    """Whether more headroom is no better."""
+    return headroom(problem, found) == int(ENOUGH / NOTCH + 1e-9)
+
+
 def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
     """By device that has memory, the part of it that is left."""
     sizes = zip(problem.devices, problem.memory_bytes, found.peak_bytes, strict=True)
