@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from baechi.records.pipeline import Pipeline
     from baechi.records.replicas import Replicas
     from baechi.records.stages import Stages
-    from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
+    from baechi.run import last_step, load, plan_of, reordering, restore, resume, save, unsplit
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
     from baechi.verbs.check import check
@@ -63,7 +63,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
-    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "unsplit"),
+    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "resume", "save", "unsplit"),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
     "baechi.verbs.split.verb": ("register_split", "split"),
@@ -175,6 +175,8 @@ __all__ = [
     "reordering",
     "replicate",
     "restore",
+    "resume",
+    "save",
     "simulate",
     "split",
     "tune_batch_size",

@@ -11,7 +11,7 @@ import gc
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -145,13 +145,41 @@ class Wires:
             distributed.broadcast_object_list(found, 0, group=self._groups[2])
         return found[0]
 
+    def all_do(self, act: Callable[[Any], None]) -> None:
+        """Let code of torch's act on the group of all ranks."""
+        self._refuse_if_broken()
+        with self._watched(None):
+            act(self._groups[2])
+
     # --- errors
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """Within this context, in which nothing is sent, an error of one is raised on all.
+
+        They stay together.
+        """
+        self._refuse_if_broken()
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:  # told, and raised again
+            error = raised
+        told = self.gather_objects(None if error is None else f"{type(error).__name__}: {said_by(error)}")
+        if error is not None:
+            raise error
+        for rank, said in enumerate(told):
+            if said is not None:
+                raise RankError(f"rank {rank}: {said}", on_all=True)
+
+    def _refuse_if_broken(self) -> None:
+        if self._broken:
+            raise RankError(f"the ranks are no longer together: start them again. {self._broken}")
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Within this context an error is told to the other ranks, which end with it."""
-        if self._broken:
-            raise RankError(f"the ranks are no longer together: start them again. {self._broken}")
+        self._refuse_if_broken()
         try:
             yield
         except Exception as error:  # told, and raised again

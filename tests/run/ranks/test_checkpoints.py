@@ -1,0 +1,124 @@
+"""A run that was saved goes on anywhere: other ranks, another plan, one process, plain torch; and back.
+
+The two steps that follow have the losses and norms of the run that was not interrupted, to the last bit.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run.ranks.checkpoint_jobs import failing, resumed, resumed_by_torch, saved, saved_by_torch
+from run.ranks.jobs import pipeline_of
+from run.ranks.processes import Ranks, ranks
+
+import baechi
+
+CASES = [
+    ("tied", "adamw"),
+    ("convolutions", "sgd"),
+    ("towers", "adamw"),
+    ("tied", "sgd"),
+    ("towers", "nadam"),
+    ("convolutions", "rmsprop"),
+    ("skips", "adafactor"),
+    ("gpt2", "rprop"),
+]
+FIRST = [
+    pytest.param(*one, marks=pytest.mark.full if n < 2 else pytest.mark.nightly)
+    for n, one in enumerate(CASES)
+]
+
+
+def assert_same(found: list[Any], expected: Any) -> None:
+    for one in found:
+        assert not isinstance(one, Exception), one
+        assert one == expected
+
+
+@pytest.fixture(scope="module")
+def three() -> Any:
+    with ranks(3) as made:
+        yield made
+
+
+def test_ranks_and_one_process(two: Ranks, tmp_path: Path) -> None:
+    """Saved by two ranks, read by one process."""
+    text, folder = pipeline_of("tied", 2, 2, "1f1b"), str(tmp_path / "run")
+    first, second = two(saved, "tied", "adamw", text, folder)
+    assert_same([second], first)
+    assert_same([resumed("tied", "adamw", text, folder)], first)
+
+
+@pytest.mark.parametrize(("name", "kind"), FIRST)
+def test_other_ranks_and_plans(two: Ranks, four: Ranks, name: str, kind: str, tmp_path: Path) -> None:
+    """Saved by two ranks, read by four and by one; saved by one, read by two."""
+    text, folder = pipeline_of(name, 2, 3, "1f1b"), str(tmp_path / "run")
+    expected, _ = two(saved, name, kind, text, folder)
+    assert_same(four(resumed, name, kind, pipeline_of(name, 4, 3, "gpipe"), folder), expected)
+    assert_same([resumed(name, kind, text, folder)], expected)
+    alone = str(tmp_path / "alone")
+    assert_same([saved(name, kind, text, alone)], expected)
+    assert_same(two(resumed, name, kind, text, alone), expected)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(("name", "kind"), [one for one in FIRST if "nadam" not in one.values])
+def test_plain_torch(two: Ranks, name: str, kind: str, tmp_path: Path) -> None:
+    """Without microbatches steps are torch's: it reads what ranks saved, and ranks what it saved.
+
+    Of NAdam torch itself goes on otherwise: it reads a factor in another dtype than it had.
+    """
+    text, folder = pipeline_of(name, 2, 1, "1f1b"), str(tmp_path / "run")
+    expected, _ = two(saved, name, kind, text, folder)
+    assert_same([resumed_by_torch(name, kind, folder)], expected)
+    plain = str(tmp_path / "plain")
+    assert_same([saved_by_torch(name, kind, plain)], expected)
+    assert_same(two(resumed, name, kind, text, plain), expected)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_three_ranks(two: Ranks, three: Ranks, name: str, kind: str, tmp_path: Path) -> None:
+    text, folder = pipeline_of(name, 2, 2, "gpipe"), str(tmp_path / "run")
+    expected, _ = two(saved, name, kind, text, folder)
+    assert_same(three(resumed, name, kind, pipeline_of(name, 3, 2, "1f1b"), folder), expected)
+
+
+FAILURES = {
+    "disk": "no checkpoint was saved in {folder}, the former checkpoint there is as it was: rank {rank}: ",
+    "state": "rank {rank}: RuntimeError: the loader has no state yet",
+    "step": "rank 1 saves step ",
+    "folder": "rank 1 saves step ",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "rank"),
+    [
+        pytest.param("disk", 1, marks=pytest.mark.full),
+        pytest.param("state", 0, marks=pytest.mark.full),
+        *[pytest.param(what, rank, marks=pytest.mark.nightly) for what, rank in (("disk", 0), ("state", 1))],
+        *[pytest.param(what, 1, marks=pytest.mark.nightly) for what in ("step", "folder")],
+    ],
+)
+def test_who_cannot_save_ends_no_run(two: Ranks, what: str, rank: int, tmp_path: Path) -> None:
+    """All ranks raise, the former checkpoint stays, they train on, and save again."""
+    text, folder = pipeline_of("towers", 2, 2, "1f1b"), tmp_path / "run"
+    found = two(failing, what, rank, text, str(folder))
+    said = FAILURES[what].format(folder=folder, rank=rank)
+    for number, one in enumerate(found):
+        assert not isinstance(one, Exception), one
+        _, _, text_of_error = one["error"].partition(": ")
+        expected = "the loader has no state yet" if what == "state" and number == rank else said
+        assert text_of_error.startswith(expected), one
+        assert one["kept"]
+        assert one["seen"] == found[0]["seen"]
+        assert one["files"] == 3  # the table, and a file of each rank
+    assert_same(two(resumed_after, text, str(folder)), 4)
+
+
+def resumed_after(text: str, folder: str) -> int:
+    from run.ranks.checkpoint_jobs import Loop
+
+    loop = Loop("towers", "adamw", text, new=True)
+    return baechi.resume(loop.model, folder, **loop.state)
