@@ -45,7 +45,17 @@ if TYPE_CHECKING:
     from baechi.records.pipeline import Pipeline
     from baechi.records.replicas import Replicas
     from baechi.records.stages import Stages
-    from baechi.run import last_step, load, plan_of, reordering, restore, resume, save, unsplit
+    from baechi.run import (
+        last_step,
+        load,
+        plan_of,
+        reordering,
+        restore,
+        resume,
+        save,
+        unsplit,
+        whole_state,
+    )
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
     from baechi.verbs.check import check
@@ -63,7 +73,17 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
-    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "resume", "save", "unsplit"),
+    "baechi.run": (
+        "last_step",
+        "load",
+        "plan_of",
+        "reordering",
+        "restore",
+        "resume",
+        "save",
+        "unsplit",
+        "whole_state",
+    ),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
     "baechi.verbs.split.verb": ("register_split", "split"),
@@ -181,6 +201,7 @@ __all__ = [
     "split",
     "tune_batch_size",
     "unsplit",
+    "whole_state",
 ]
 
 

@@ -12,7 +12,7 @@ PUBLIC = {
     "BatchSpec", "SplitDimension", "register_split", "split",
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
     "unsplit", "replicate", "Replicas", "Host",
-    "reordering", "check", "compare", "dry_run", "fits", "load", "save", "resume",
+    "reordering", "check", "compare", "dry_run", "fits", "load", "save", "resume", "whole_state",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline",
     "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",

@@ -14,6 +14,7 @@ from baechi.run.assign import (
     restore,
     runtime_of,
 )
+from baechi.run.checkpoints.whole import whole_state
 from baechi.run.compiled_modules import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
@@ -36,4 +37,5 @@ __all__ = [
     "save",
     "tell_uncompiled",
     "unsplit",
+    "whole_state",
 ]

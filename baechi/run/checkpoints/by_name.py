@@ -13,13 +13,10 @@ import torch
 from torch import nn
 
 from baechi.errors import BaechiError, CheckpointError
-from baechi.run.checkpoints.reader import Stored
+from baechi.run.checkpoints.reader import EXTRA, Stored
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.shards.files import wholes_of
 from baechi.torchlib.shards.weight import ShardedWeight
-
-EXTRA = "_extra_state"
-"""The last part of the name under which a module keeps what is no weight."""
 
 _Group = Mapping[str, Any]
 
@@ -29,6 +26,7 @@ def model_state(model: nn.Module) -> dict[str, Any]:
     state = model.state_dict(keep_vars=True)
     weights = {*map(id, model.parameters()), *map(id, model.buffers())}
     for name, value in state.items():
+        refuse_keys(name, value)
         if name.rpartition(".")[2] != EXTRA and id(value) not in weights:
             raise BaechiError(
                 f"the state dict of this {type(model).__name__} has {name!r}, which is none of its "
@@ -40,11 +38,24 @@ def model_state(model: nn.Module) -> dict[str, Any]:
     return wholes_of({name: one for name, one in state.items() if not isinstance(one, ElsewhereTensor)})
 
 
+def refuse_keys(name: str, value: Any) -> None:
+    """Raise if a dict has keys that torch's checkpoints would change."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            if not isinstance(key, str):
+                raise ValueError(
+                    f"{name} has the key {key!r}, which torch would make a text: let the keys "
+                    "of its dicts be texts, or save it with torch.save"
+                )
+            refuse_keys(f"{name}.{key}", one)
+
+
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The state of an optimizer, as far as it is here; its groups name their weights."""
     names = names_in(model, optimizer)
     flat, packed = [name for group in names for name in group], optimizer.state_dict()
     state = {flat[number]: _on_host(one) for number, one in packed["state"].items()}
+    refuse_keys(f"the state of the {type(optimizer).__name__}", state)
     groups = [
         {**group, "params": list(own)} for group, own in zip(packed["param_groups"], names, strict=True)
     ]

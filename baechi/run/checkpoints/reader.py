@@ -22,6 +22,9 @@ from baechi.errors import CheckpointError, said_by
 from baechi.run.checkpoints.writer import METADATA, quietly
 from baechi.run.weights.checkpoint import Entry
 
+EXTRA = "_extra_state"
+"""The last part of the name under which a module keeps what is no weight."""
+
 Keys = tuple[str | int, ...]
 """Where a value lies in what was saved: keys of dicts, and numbers in lists."""
 
@@ -63,9 +66,7 @@ class Stored:
         """What its model has beside tensors that are weights, by name."""
         last = len(self._root)
         extra = [
-            str(keys[last])
-            for keys in self._keys
-            if keys[:last] == self._root and str(keys[-1]).rpartition(".")[2] == "_extra_state"
+            str(keys[last]) for keys in self._keys if keys[:last] == self._root and _is_extra(keys[last])
         ]
         return self.read(self._root, dict.fromkeys(extra))
 
@@ -94,7 +95,7 @@ class Stored:
         for keys, key in self._keys.items():
             one = self._table.state_dict_metadata[key]
             if keys[:-1] == self._root and isinstance(one, tables.TensorStorageMetadata):
-                if not str(keys[-1]).endswith("_extra_state"):
+                if not _is_extra(keys[-1]):
                     yield str(keys[-1]), Entry(self.path, tuple(one.size), one.properties.dtype)
 
     def _room(self, keys: Keys, weight: torch.Tensor | None) -> Any:
@@ -120,6 +121,10 @@ class Stored:
                 raise first from error
             raise CheckpointError(f"{self.path}: {type(first).__name__}: {said_by(first)}") from error
         return rooms
+
+
+def _is_extra(name: object) -> bool:
+    return str(name).rpartition(".")[2] == EXTRA
 
 
 def is_stored(path: Path) -> bool:

@@ -183,6 +183,16 @@ def failing(what: str, rank: int, text: str, folder: str) -> dict[str, Any]:
     return {"error": error, "kept": files == after, "seen": seen, "files": left}
 
 
+def gathered(name: str, text: str, folder: str) -> dict[str, Any]:
+    """The whole state of a model, and what `save_pretrained` writes."""
+    loop = Loop(name, "adamw", text, new=False)
+    loop.steps(0, 2)
+    whole = baechi.whole_state(loop.model)
+    if name == "gpt2":
+        loop.model.model.save_pretrained(folder)
+    return whole
+
+
 class _Broken:
     def state_dict(self) -> Any:
         raise RuntimeError("the loader has no state yet")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run.ranks.checkpoint_jobs import failing, resumed, resumed_by_torch, saved, saved_by_torch
+import torch
+from run.ranks.checkpoint_jobs import failing, gathered, resumed, resumed_by_torch, saved, saved_by_torch
 from run.ranks.jobs import pipeline_of
 from run.ranks.processes import Ranks, ranks
+from safetensors.torch import load_file
 
 import baechi
 
@@ -82,6 +84,25 @@ def test_three_ranks(two: Ranks, three: Ranks, name: str, kind: str, tmp_path: P
     text, folder = pipeline_of(name, 2, 2, "gpipe"), str(tmp_path / "run")
     expected, _ = two(saved, name, kind, text, folder)
     assert_same(three(resumed, name, kind, pipeline_of(name, 3, 2, "1f1b"), folder), expected)
+
+
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.full), "tied"])
+def test_the_whole_state_on_rank_0(two: Ranks, name: str, tmp_path: Path) -> None:
+    """It is that of one process, ties are ties, and `save_pretrained` writes it."""
+    text = pipeline_of(name, 2, 2, "1f1b")
+    first, second = two(gathered, name, text, str(tmp_path / "ranks"))
+    assert not isinstance(first, Exception), first
+    alone = gathered(name, text, str(tmp_path / "alone"))
+    assert second == {}
+    assert list(first) == list(alone)
+    for key, weight in alone.items():
+        assert torch.equal(first[key], weight), key
+    assert len({one.data_ptr() for one in first.values()}) == len({one.data_ptr() for one in alone.values()})
+    assert len({one.data_ptr() for one in first.values()}) < len(first)
+    if name == "gpt2":
+        files = [load_file(tmp_path / folder / "model.safetensors") for folder in ("ranks", "alone")]
+        assert files[0].keys() == files[1].keys()
+        assert all(torch.equal(weight, files[1][key]) for key, weight in files[0].items())
 
 
 FAILURES = {
