@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from baechi.verbs.pipelines import pipeline
     from baechi.verbs.plans import place, simulate
     from baechi.verbs.profile import profile
+    from baechi.verbs.ranks.replica import replica
     from baechi.verbs.replicas import replicate
     from baechi.verbs.split.verb import register_split, split
 
@@ -120,6 +121,7 @@ _HOMES = {
     "baechi.verbs.pipelines": ("pipeline",),
     "baechi.verbs.plans": ("place", "simulate"),
     "baechi.verbs.profile": ("profile",),
+    "baechi.verbs.ranks.replica": ("replica",),
     "baechi.verbs.replicas": ("replicate",),
     "baechi.records.pipeline": ("Pipeline",),
     "baechi.records.replicas": ("Replicas",),
@@ -193,6 +195,7 @@ __all__ = [
     "profile",
     "register_split",
     "reordering",
+    "replica",
     "replicate",
     "restore",
     "resume",

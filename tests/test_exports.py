@@ -11,7 +11,7 @@ PUBLIC = {
     "dispatch", "Dispatched", "HaloTiles", "HybridScheduler", "RankScheduler", "RoundRobin", "Rows",
     "BatchSpec", "SplitDimension", "register_split", "split",
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
-    "unsplit", "replicate", "Replicas", "Host",
+    "unsplit", "replica", "replicate", "Replicas", "Host",
     "reordering", "check", "compare", "dry_run", "fits", "load", "save", "resume", "whole_state",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Stages", "Timeline",
     "Inputs",

@@ -62,9 +62,9 @@ def save(
         if optimizer is not None:
             state["optimizer"] = optimizer_state(model, optimizer)
         if scheduler is not None:
-            state["scheduler"] = (
-                scheduler.state_dict(),
-            )  # in a tuple: torch takes dicts apart, and their keys
+            state["scheduler"] = (scheduler.state_dict(),)  # in a tuple: torch would change keys of dicts
+    if ways is not None and ways.replica:  # which has what the first one has
+        state = {}
     if ways is None:
         write(state, path)
     else:

@@ -31,7 +31,7 @@ def alike(ways: Wires | None) -> AbstractContextManager[None]:
 
 def agree(ways: Wires | None, what: str, mine: Any) -> None:
     """Raise on all ranks if they were given something else."""
-    said = [mine] if ways is None else ways.gather_objects(mine)
+    said = [mine] if ways is None else ways.gather_all(mine)
     for rank, one in enumerate(said):
         if one != said[0]:
             raise RankError(
