@@ -1,5 +1,6 @@
 """Replicas over ranks, and the plain model on the whole batch."""
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import baechi
 from baechi.records.pipeline import Pipeline
+from baechi.run.ranks.averages import Averages
 from baechi.torchlib.elsewhere import ElsewhereTensor
+from baechi.torchlib.private.groups import default_store
 
 STEPS = 3
 
@@ -148,3 +151,25 @@ def zero(text: str) -> dict[str, Any]:
         "states": len(optimizer.optim.state),
         "weights_here": len(here),
     }
+
+
+def begun_early(text: str) -> dict[str, Any]:
+    """Let the first stage wait, after its last backward, until the last one adds up its gradients."""
+    model, optimizer, data = distributed(text, 2)
+    store, own = default_store(), torch.distributed.get_rank()
+    stage = own % 2
+    before = Averages.begin
+
+    def begin(self: Averages, *args: Any) -> None:
+        if stage == 0:
+            store.wait([f"begun/{own + 1}"], timedelta(seconds=30))
+        before(self, *args)
+        if stage == 1:
+            store.set(f"begun/{own}", "")
+
+    Averages.begin = begin  # type: ignore[method-assign]
+    try:
+        _steps(model, optimizer, data)
+    finally:
+        Averages.begin = before  # type: ignore[method-assign]
+    return {"stage": stage}
