@@ -107,6 +107,18 @@ def test_a_model_without_memory(tmp_path: Path) -> None:
     baechi.load(other, tmp_path / "run")
     assert torch.equal(other.first.weight, model.first.weight)
     assert other.first.weight is other.third.weight
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    trained(model, optimizer, 2)
+    baechi.save(model, tmp_path / "run", optimizer=optimizer, step=2)
+    with torch.device("meta"):
+        other = Net()
+    again = torch.optim.AdamW(other.parameters(), 0.05)
+    baechi.distribute(other, torch.randn(8, 8), optimizer=again, **WAYS["map"])
+    assert baechi.resume(other, tmp_path / "run", optimizer=again) == 2
+    state = torch.get_rng_state()
+    found = trained(other, again, 2)
+    torch.set_rng_state(state)
+    assert found == trained(model, optimizer, 2)
     with torch.device("meta"):
         bare = Net()
     with pytest.raises(baechi.CheckpointError, match="lies on meta, and the model is not distributed"):

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from baechi.errors import CheckpointError, said_by
 from baechi.run.checkpoints.writer import METADATA, quietly
 from baechi.run.weights.checkpoint import Entry
+from baechi.torchlib.shards.weight import ShardedWeight
 
 EXTRA = "_extra_state"
 """The last part of the name under which a module keeps what is no weight."""
@@ -102,7 +103,8 @@ class Stored:
         one = self._table.state_dict_metadata[self._keys[keys]]
         if not isinstance(one, tables.TensorStorageMetadata):
             return None
-        beside = weight is not None and weight.shape == one.size and len(one.size) > 0
+        plain = weight is not None and not weight.is_meta and not isinstance(weight, ShardedWeight)
+        beside = plain and weight is not None and len(one.size) > 0 and weight.shape == one.size
         device = weight.device if beside and weight is not None else torch.device("cpu")
         return torch.empty(one.size, dtype=one.properties.dtype, device=device)
 

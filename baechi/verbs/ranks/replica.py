@@ -2,7 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from baechi.backend.ranks.rendezvous import place_of_replica, wires
+from baechi.torchlib.elsewhere import ElsewhereTensor
 
 
 class Replica(NamedTuple):
@@ -24,6 +27,10 @@ class Replica(NamedTuple):
         """
         return wires().across if self.number > 1 else None
 
+    def parameters(self, model: nn.Module) -> list[nn.Parameter]:
+        """A model's parameters that have their values in this process; in one process all of them."""
+        return [one for one in model.parameters() if not isinstance(one, ElsewhereTensor)]
+
 
 def replica(replicas: int | None = None) -> Replica:
     """Which replica this process belongs to, and how many there are: each has batches of its own.
@@ -33,7 +40,8 @@ def replica(replicas: int | None = None) -> Replica:
             batch is made for. Unless given, as many as the last model has.
 
     Returns:
-        Its index and their number; `(0, 1)` in one process. `.group` is what torch's tools for replicas take.
+        Its index and their number; `(0, 1)` in one process. `.group` and `.parameters(model)` are for torch's
+        tools: the processes with the same part of a model, and that part.
 
     Raises:
         ValueError: the processes cannot be divided so.

@@ -14,6 +14,7 @@ from run.ranks.jobs import EXACT
 from run.ranks.models import built
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import baechi
@@ -48,14 +49,17 @@ class Loop:
         kind: of the optimizer.
         text: the pipeline; None for plain torch.
         new: whether its weights are others than those that are saved.
+        meta: whether they have no memory yet.
     """
 
-    def __init__(self, name: str, kind: str, text: str | None, *, new: bool) -> None:
+    def __init__(self, name: str, kind: str, text: str | None, *, new: bool, meta: bool = False) -> None:
         self.model, batch = built(name)
         self.data = [batch() for _ in range(4)]
         with torch.no_grad():
             for weight in itertools.chain(self.model.parameters(), self.model.buffers()) if new else ():
                 weight.add_(1)
+        if meta:
+            self.model.to("meta")
         self.optimizer = optimizer_of(kind, self.model)
         self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [1, 3], 0.5)
         if text is not None:
@@ -103,6 +107,27 @@ def resumed(name: str, kind: str, text: str, folder: str) -> Seen:
     loop = Loop(name, kind, text, new=True)
     assert baechi.resume(loop.model, folder, **loop.state) == 2
     return loop.steps(2, 4)
+
+
+def resumed_from_meta(name: str, kind: str, text: str, folder: str) -> Seen:
+    """As `resumed`, of a model that has no memory before."""
+    loop = Loop(name, kind, text, new=True, meta=True)
+    assert baechi.resume(loop.model, folder, **loop.state) == 2
+    return loop.steps(2, 4)
+
+
+def dying(text: str, folder: str) -> str:
+    """Save, and save again while the last rank dies when it has written its file."""
+    loop = Loop("towers", "adamw", text, new=False)
+    loop.steps(0, 2)
+    baechi.save(loop.model, folder, **loop.state, step=2)
+    if torch.distributed.get_rank() == 1:
+        FileSystemWriter.write_data = lambda *_: os._exit(3)  # type: ignore[assignment]
+    try:
+        baechi.save(loop.model, folder, **loop.state, step=3)
+    except baechi.RankError as error:
+        return str(error)
+    return "saved"
 
 
 def saved_by_torch(name: str, kind: str, folder: str) -> Seen:

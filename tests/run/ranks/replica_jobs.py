@@ -140,7 +140,7 @@ def failing(text: str) -> Any:
 def zero(text: str) -> dict[str, Any]:
     """Train with the optimizer's state divided over replicas."""
     model, _, data = distributed(text, 2)
-    here = [one for one in model.parameters() if not isinstance(one, ElsewhereTensor)]
+    here = baechi.replica().parameters(model)
     optimizer = ZeroRedundancyOptimizer(
         here, optimizer_class=torch.optim.AdamW, process_group=baechi.replica().group, lr=0.01
     )

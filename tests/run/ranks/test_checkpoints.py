@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from run.ranks.checkpoint_jobs import failing, gathered, resumed, resumed_by_torch, saved, saved_by_torch
+from run.ranks.checkpoint_jobs import (
+    dying,
+    failing,
+    gathered,
+    resumed,
+    resumed_by_torch,
+    resumed_from_meta,
+    saved,
+    saved_by_torch,
+)
 from run.ranks.jobs import pipeline_of
 from run.ranks.processes import Ranks, ranks
 from safetensors.torch import load_file
@@ -103,6 +112,26 @@ def test_the_whole_state_on_rank_0(two: Ranks, name: str, tmp_path: Path) -> Non
         files = [load_file(tmp_path / folder / "model.safetensors") for folder in ("ranks", "alone")]
         assert files[0].keys() == files[1].keys()
         assert all(torch.equal(weight, files[1][key]) for key, weight in files[0].items())
+
+
+@pytest.mark.nightly
+def test_a_model_without_memory(two: Ranks, tmp_path: Path) -> None:
+    """Each rank gets memory for its own part, and for the state of its optimizer."""
+    text, folder = pipeline_of("towers", 2, 2, "1f1b"), str(tmp_path / "run")
+    expected, _ = two(saved, "towers", "adamw", text, folder)
+    assert_same(two(resumed_from_meta, "towers", "adamw", text, folder), expected)
+
+
+@pytest.mark.nightly
+def test_a_rank_that_dies_while_saving(tmp_path: Path) -> None:
+    """The others end, and the former checkpoint is there."""
+    text, folder = pipeline_of("towers", 2, 2, "1f1b"), str(tmp_path / "run")
+    with ranks(2, limit_s=500) as both:
+        both.begin(dying, text, folder)
+        said, nothing = both.answers()
+    assert nothing is None
+    assert "rank 1" in str(said) or "another rank, which was lost" in str(said), said
+    assert resumed_after(text, folder) == 2
 
 
 FAILURES = {

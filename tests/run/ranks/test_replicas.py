@@ -60,6 +60,16 @@ def test_four_replicas_of_one_rank(four: Ranks) -> None:
     assert_replicas(four(replicated, "towers", pipeline_of("towers", 1, 1, "1f1b"), 4), "towers", 4)
 
 
+@pytest.mark.nightly
+def test_as_replicate_planned_them(four: Ranks) -> None:
+    model, batch = built("skips")
+    cluster = baechi.Cluster.virtual(4, memory="1GiB")
+    graph = baechi.profile(model, batch(), cluster=cluster, source="estimate", microbatches=2)
+    made = baechi.replicate(graph, cluster, replicas=2, microbatches=2)
+    assert len(made.groups) == 2
+    assert_replicas(four(replicated, "skips", made.pipeline.to_json(), len(made.groups)), "skips", 2)
+
+
 @pytest.mark.full
 def test_they_share_buffers_and_a_checkpoint(four: Ranks, tmp_path: Path) -> None:
     """Statistics are those of the first replica; what is saved goes on without replicas."""
