@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from baechi.run.checkpoints.background import Saving, begin_writing, wait_for_latest
 from baechi.run.checkpoints.by_name import model_state, optimizer_state
 from baechi.run.checkpoints.randomness import random_state
 from baechi.run.checkpoints.together import agree, alike, wires_of
@@ -30,7 +31,8 @@ def save(
     optimizer: torch.optim.Optimizer | None = None,
     scheduler: HasState | None = None,
     step: int = 0,
-) -> None:
+    wait: bool = True,
+) -> Saving | None:
     """Save a run into a folder, in the format of `torch.distributed.checkpoint`, by names.
 
     Any plan, any number of processes, and plain torch read it. Over ranks all of them call this, and each
@@ -43,6 +45,11 @@ def save(
         optimizer: of this model; state is saved by names of weights.
         scheduler: a scheduler, or anything else with `state_dict`; over ranks that of rank 0 counts.
         step: how many steps were taken; `resume` returns it.
+        wait: whether to return when it is written. False copies all to the host, and a thread writes it while
+            you train on. The next `save` waits for it, and so does the end of the process.
+
+    Returns:
+        None; without `wait` what has `done()`, and `result()`, which waits and raises what went wrong.
 
     Raises:
         CheckpointError: it could not be written; on all ranks, and they stay together.
@@ -65,7 +72,11 @@ def save(
             state["scheduler"] = (scheduler.state_dict(),)  # in a tuple: torch would change keys of dicts
     if ways is not None and ways.replica:  # which has what the first one has
         state = {}
+    if not wait:
+        return begin_writing(state, path, in_ranks=ways is not None)
+    wait_for_latest()
     if ways is None:
         write(state, path)
     else:
         ways.all_do(lambda group: write(state, path, group))
+    return None

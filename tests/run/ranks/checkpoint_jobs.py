@@ -102,6 +102,21 @@ def saved(name: str, kind: str, text: str, folder: str) -> Seen:
     return loop.steps(2, 4)
 
 
+def saved_beside(name: str, kind: str, text: str, folder: str) -> Seen:
+    """As `saved`, while it trains on; and once more, into a folder that cannot be."""
+    loop = Loop(name, kind, text, new=False)
+    loop.steps(0, 2)
+    first = baechi.save(loop.model, folder, **loop.state, step=2, wait=False)
+    seen = loop.steps(2, 4)
+    second = baechi.save(loop.model, Path(folder) / ".metadata", **loop.state, wait=False)
+    assert first is not None and first.done() and second is not None
+    try:
+        second.result()
+    except baechi.CheckpointError:
+        return seen
+    raise AssertionError("a file is no folder")
+
+
 def resumed(name: str, kind: str, text: str, folder: str) -> Seen:
     """The two steps after a checkpoint."""
     loop = Loop(name, kind, text, new=True)
@@ -216,6 +231,14 @@ def gathered(name: str, text: str, folder: str) -> dict[str, Any]:
     if name == "gpt2":
         loop.model.model.save_pretrained(folder)
     return whole
+
+
+def saved_after_failing(text: str, file: str) -> None:
+    """Save where a file is, without asking what came of it, and save again."""
+    loop = Loop("towers", "adamw", text, new=False)
+    Path(file).touch()
+    baechi.save(loop.model, file, wait=False)
+    baechi.save(loop.model, file + " beside")
 
 
 class _Broken:

@@ -16,6 +16,8 @@ from run.ranks.checkpoint_jobs import (
     resumed_by_torch,
     resumed_from_meta,
     saved,
+    saved_after_failing,
+    saved_beside,
     saved_by_torch,
 )
 from run.ranks.jobs import pipeline_of
@@ -112,6 +114,17 @@ def test_the_whole_state_on_rank_0(two: Ranks, name: str, tmp_path: Path) -> Non
         files = [load_file(tmp_path / folder / "model.safetensors") for folder in ("ranks", "alone")]
         assert files[0].keys() == files[1].keys()
         assert all(torch.equal(weight, files[1][key]) for key, weight in files[0].items())
+
+
+@pytest.mark.full
+def test_saved_while_it_trains_on(two: Ranks, tmp_path: Path) -> None:
+    """What is saved is what was there when `save` was called; a failure is the future's."""
+    text, folder = pipeline_of("tied", 2, 2, "1f1b"), str(tmp_path / "run")
+    first, second = two(saved_beside, "tied", "adamw", text, folder)
+    assert_same([second], first)
+    assert_same(two(resumed, "tied", "adamw", text, folder), first)
+    with pytest.raises(baechi.CheckpointError):  # the next save would raise what the last one did not say
+        raise two(saved_after_failing, pipeline_of("towers", 2, 2, "1f1b"), str(tmp_path / "file"))[0]
 
 
 @pytest.mark.nightly
