@@ -4,6 +4,11 @@
     backward   one for gradients, so that none waits behind an activation of the same pair
     together   one for what all ranks do: agree, share the loss, add up norms
 
+With replicas a rank has these with the ranks of its replica, which are numbered inside of it, and two more:
+
+    across     of the ranks with the same part of the model: mean of gradients
+    all        of all processes: what they were given, the plan, checkpoints
+
 There are no tags: of an ordered pair, both ends issue the same transfers of a group in the same order.
 """
 
@@ -11,7 +16,7 @@ import gc
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -49,16 +54,28 @@ def limit_s() -> float:
 class Wires:
     """The ways between this process and the others, on top of torch's default group.
 
+    Args:
+        replicas: into how many groups of equal size the processes are divided.
+
     Attributes:
-        rank: which process this is.
-        size: how many there are.
+        rank: which process of its replica this is.
+        size: how many a replica has.
+        replica: which replica this is.
+        replicas: how many there are.
     """
 
-    def __init__(self) -> None:
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+    def __init__(self, replicas: int = 1) -> None:
+        self.number, processes = distributed.get_rank(), distributed.get_world_size()
+        self.replicas, self.size = replicas, processes // replicas
+        self.replica, self.rank = divmod(self.number, self.size)
         self._device = "cpu"
         limit = timedelta(seconds=limit_s())
-        self._groups = [distributed.new_group(timeout=limit) for _ in range(3)]
+        inside = [range(start, start + self.size) for start in range(0, processes, self.size)]
+        self._members = inside[self.replica]
+        self._groups = [_group(inside, self.number, limit) for _ in range(3)]
+        if replicas > 1:
+            across = [range(place, processes, self.size) for place in range(self.size)]
+            self._groups += [_group(each, self.number, limit) for each in (across, [range(processes)])]
         self._sends: defaultdict[int, deque[tuple[Any, torch.Tensor]]] = defaultdict(deque)
         self._broken = ""
 
@@ -78,6 +95,23 @@ class Wires:
                         self.wait_for_sends()
                     elif source != target and self.rank == target:
                         self.wait(self.receive(one, source, backward=backward), source)
+        for group in self._groups[3:]:
+            with self._watched(None):
+                distributed.all_reduce(torch.zeros(1, device=device), group=group)
+
+    @property
+    def across(self) -> Any:
+        """Torch's group of the ranks that have the same part of the model; None without replicas."""
+        return self._groups[3] if self.replicas > 1 else None
+
+    @property
+    def name(self) -> str:
+        """What errors call this rank: its number among all processes."""
+        return f"rank {self.number}"
+
+    def number_of(self, rank: int) -> int:
+        """The number of a rank of this replica among all processes."""
+        return self._members[rank]
 
     # --- from rank to rank
 
@@ -87,12 +121,14 @@ class Wires:
         while len(waiting) >= _MOST_SENDS:
             self.wait(waiting.popleft()[0], target)
         with self._watched(target):
-            waiting.append((distributed.isend(flat, target, group=self._groups[backward]), flat))
+            waiting.append(
+                (distributed.isend(flat, self._members[target], group=self._groups[backward]), flat)
+            )
 
     def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> Any:
         """Begin to receive into a tensor without gaps; returns what `wait` takes."""
         with self._watched(source):
-            return distributed.irecv(flat, source, group=self._groups[backward])
+            return distributed.irecv(flat, self._members[source], group=self._groups[backward])
 
     def wait(self, work: Any, other: int) -> None:
         """Wait until a transfer with another rank is over."""
@@ -110,7 +146,7 @@ class Wires:
     def share(self, flat: torch.Tensor, source: int) -> None:
         """Give all ranks what one has, in place."""
         with self._watched(source):
-            distributed.broadcast(flat, source, group=self._groups[2])
+            distributed.broadcast(flat, self._members[source], group=self._groups[2])
 
     def add_up(self, values: torch.Tensor) -> None:
         """Add up what all ranks have, in place."""
@@ -132,26 +168,80 @@ class Wires:
         return [one.tolist() for one in found]
 
     def gather_objects(self, mine: Any) -> list[Any]:
-        """By rank, what it gave."""
-        found: list[Any] = [None] * self.size
+        """By rank of this replica, what it gave."""
+        return self._gathered(mine, self._groups[2], self.size)
+
+    # --- all processes: also of other replicas
+
+    def gather_all(self, mine: Any) -> list[Any]:
+        """By process, what it gave."""
+        return self._gathered(mine, self._groups[-1], self.size * self.replicas)
+
+    def _gathered(self, mine: Any, group: Any, size: int) -> list[Any]:
+        found: list[Any] = [None] * size
         with self._watched(None):
-            distributed.all_gather_object(found, mine, group=self._groups[2])
+            distributed.all_gather_object(found, mine, group=group)
         return found
 
     def from_first(self, mine: Any) -> Any:
-        """What rank 0 gave, on all ranks."""
+        """What the first process gave, on all of them."""
         found = [mine]
-        with self._watched(0):
-            distributed.broadcast_object_list(found, 0, group=self._groups[2])
+        with self._watched(None):
+            distributed.broadcast_object_list(found, 0, group=self._groups[-1])
         return found[0]
+
+    def all_do(self, act: Callable[[Any], None]) -> None:
+        """Let code of torch's act on the group of all processes."""
+        self._refuse_if_broken()
+        with self._watched(None):
+            act(self._groups[-1])
+
+    # --- replicas
+
+    def begin_sum(self, flat: torch.Tensor) -> Any:
+        """Begin to add up what the ranks with the same part of the model have, in place."""
+        with self._watched(None):
+            return distributed.all_reduce(flat, group=self.across, async_op=True)
+
+    def wait_for_sum(self, work: Any) -> None:
+        """Wait until it is added up."""
+        with self._watched(None):
+            work.wait()
+
+    def from_first_replica(self, flat: torch.Tensor) -> None:
+        """Give the ranks with the same part of the model what the first of them has, in place."""
+        with self._watched(None):
+            distributed.broadcast(flat, self.rank, group=self.across)
 
     # --- errors
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Within this context an error is told to the other ranks, which end with it."""
+    def alike(self) -> Iterator[None]:
+        """Within this context, in which nothing is sent, an error of one is raised on all.
+
+        They stay together.
+        """
+        self._refuse_if_broken()
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:  # told, and raised again
+            error = raised
+        told = self.gather_all(None if error is None else f"{type(error).__name__}: {said_by(error)}")
+        if error is not None:
+            raise error
+        for rank, said in enumerate(told):
+            if said is not None:
+                raise RankError(f"rank {rank}: {said}", on_all=True)
+
+    def _refuse_if_broken(self) -> None:
         if self._broken:
             raise RankError(f"the ranks are no longer together: start them again. {self._broken}")
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Within this context an error is told to the other ranks, which end with it."""
+        self._refuse_if_broken()
         try:
             yield
         except Exception as error:  # told, and raised again
@@ -163,7 +253,7 @@ class Wires:
         """Tell the other ranks of an error, the first one that happened, and let go of them."""
         if not self._broken:
             said = error.args[0] if isinstance(error, BaechiError) and error.args else said_by(error)
-            self._broken = f"rank {self.rank}: {type(error).__name__}: {said}"
+            self._broken = f"{self.name}: {type(error).__name__}: {said}"
             default_store().compare_set(_ERROR, "", self._broken)
             self._sends.clear()
             while self._groups:  # connections close with the last reference, and then the others notice
@@ -185,9 +275,15 @@ class Wires:
             if store.check([_ERROR]):
                 return RankError(f"the step was ended by {store.get(_ERROR).decode()}")
             time.sleep(0.05)
-        who = "another rank" if other is None else f"rank {other}"
+        who = "another rank" if other is None else f"rank {self._members[other]}"
         lines = said_by(error).strip().splitlines()
         return RankError(
-            f"rank {self.rank} waited for {who}, which was lost, or took more than {limit_s():g} seconds "
+            f"{self.name} waited for {who}, which was lost, or took more than {limit_s():g} seconds "
             f"({LIMIT}); torch says: {lines[0] if lines else type(error).__name__}"
         )
+
+
+def _group(each: Sequence[Sequence[int]], own: int, limit: timedelta) -> Any:
+    """The group that this process is in, of several; all processes make all of them, in one order."""
+    made = [distributed.new_group(list(members), timeout=limit) for members in each]
+    return made[[own in members for members in each].index(True)]
