@@ -27,7 +27,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def test_the_placer_of_the_docs_places() -> None:
-    """The file that the page on placers shows is a placer that keeps pins; the line has the registry's form."""
+    """The file that the page on placers shows is a placer that keeps pins; the line has its form."""
     file, line = (code for _, code in blocks("docs/placers.md", "python"))
     names: dict[str, Any] = {}
     exec(file, names)
