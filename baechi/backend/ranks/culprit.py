@@ -7,21 +7,18 @@ not: that one hangs, ended, or was lost.
     rank 0  waits for rank 1    rank 1  is silent                                               it is rank 1
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from baechi.backend.ranks.spot import ALL, Answer, Spot
+from baechi.backend.ranks.spot import Answer, Spot
 from baechi.errors import FirstError
 
 
-def culprit(
-    asker: int, answers: Mapping[int, Answer], size: int, ended: Collection[int]
-) -> FirstError | None:
+def culprit(asker: int, answers: Mapping[int, Answer], ended: Collection[int]) -> FirstError | None:
     """The error of the rank that a rank waits for in the end.
 
     Args:
         asker: who waits.
         answers: by rank; who says nothing is missing.
-        size: how many ranks there are.
         ended: the ranks whose scripts said that they end.
 
     Returns:
@@ -32,24 +29,20 @@ def culprit(
     while rank not in seen:
         seen.add(rank)
         answer = answers.get(rank)
-        if answer is None or answer.waits_for is None:
+        if answer is None or not answer.waits_for:
             return _error_of(rank, answer, waiting, ended)
-        waiting, rank = answer, answer.waits_for
-        if rank == ALL:
-            rank = _last(answers, size)
+        waiting, rank = answer, _last(answers, answer.waits_for)
     return None
 
 
-def _last(answers: Mapping[int, Answer], size: int) -> int:
-    """Of all ranks, one that says nothing; else the one that came least far, and of these one that runs."""
-    silent = [rank for rank in range(size) if rank not in answers]
-    if silent:
-        return silent[0]
-    return min(answers, key=lambda rank: _order(answers[rank]))
+def _last(answers: Mapping[int, Answer], ranks: Sequence[int]) -> int:
+    """Of some ranks, one that says nothing; else the one that came least far, and of these one that runs."""
+    silent = [rank for rank in ranks if rank not in answers]
+    return silent[0] if silent else min(ranks, key=lambda rank: _order(answers[rank]))
 
 
 def _order(answer: Answer) -> tuple[int, int, bool]:
-    return answer.spot.step, answer.spot.number, answer.waits_for is not None
+    return answer.spot.step, answer.spot.number, bool(answer.waits_for)
 
 
 def _error_of(rank: int, answer: Answer | None, waiting: Answer, ended: Collection[int]) -> FirstError:

@@ -82,7 +82,9 @@ class News:
                 key = f"{_ASKED}/{number}/{rank}"
                 if rank not in found and self._store.check([key]):
                     said = json.loads(self._store.get(key))
-                    found[rank] = Answer(**{**said, "spot": Spot(**said["spot"])})
+                    found[rank] = Answer(
+                        **{**said, "spot": Spot(**said["spot"]), "waits_for": tuple(said["waits_for"])}
+                    )
             silent = {rank for rank in range(self._size) if rank not in found}
             return silent.issubset(self.ended()) or self.first() is not None
 

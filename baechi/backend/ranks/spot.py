@@ -5,9 +5,6 @@ from dataclasses import dataclass
 AFTER_ALL = 1 << 60
 """The number of what comes after all transfers of a step."""
 
-ALL = -1
-"""In place of a rank: all of them are waited for."""
-
 
 @dataclass(frozen=True)
 class Spot:
@@ -34,7 +31,7 @@ class Answer:
         rank: who says it.
         host: its machine.
         spot: where it is; if it waits, where the one that it waits for has to come to.
-        waits_for: the rank that it waits for, or `ALL`; None if it waits for none.
+        waits_for: the ranks of which it waits for one or several; none if it runs.
         waited_s: since when.
         line: the line of code that it runs.
     """
@@ -42,6 +39,6 @@ class Answer:
     rank: int
     host: str
     spot: Spot
-    waits_for: int | None
+    waits_for: tuple[int, ...]
     waited_s: float
     line: str

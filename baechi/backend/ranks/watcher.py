@@ -21,7 +21,7 @@ from torch.distributed import DistError
 from baechi.backend.ranks.culprit import culprit
 from baechi.backend.ranks.limits import LIMIT
 from baechi.backend.ranks.news import News
-from baechi.backend.ranks.spot import ALL, Answer, Spot
+from baechi.backend.ranks.spot import Answer, Spot
 from baechi.errors import FirstError
 
 logger = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class Wait:
     """A script waits for another rank.
 
     Args:
-        other: the rank, or `ALL`.
+        others: those of whom one is late.
         limit_s: how long it may.
         spot: makes the place that the other one has to come to.
         since_s: on the monotonic clock.
     """
 
-    other: int
+    others: tuple[int, ...]
     limit_s: float
     spot: Callable[[], Spot]
     since_s: float
@@ -60,13 +60,16 @@ class Watcher:
         host: its machine.
 
     Attributes:
+        news: as given.
+        host: as given.
         wait: what the script waits for; None if for nothing.
         spot: makes the place where the script is.
         met: whether the script knows of the first error.
     """
 
     def __init__(self, news: News, rank: int, host: str) -> None:
-        self._news, self._rank, self._host = news, rank, host
+        self.news, self.host = news, host
+        self._rank = rank
         self.wait: Wait | None = None
         self.spot: Callable[[], Spot] = Spot
         self.met = False
@@ -87,18 +90,18 @@ class Watcher:
         waited_s = 0.0 if wait is None else time.monotonic() - wait.since_s
         frame = sys._current_frames()[self._script]
         line = f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"
-        return Answer(self._rank, self._host, spot, None if wait is None else wait.other, waited_s, line)
+        return Answer(self._rank, self.host, spot, () if wait is None else wait.others, waited_s, line)
 
     def culprit(self) -> FirstError | None:
         """Ask all ranks who does not go on."""
-        answers = self._news.ask(self.answer())
-        return culprit(self._rank, answers, len(self._news), self._news.ended())
+        answers = self.news.ask(self.answer())
+        return culprit(self._rank, answers, self.news.ended())
 
     def _watch(self) -> None:
         while not self._over.wait(_TICK_S):
             try:
-                self._news.answer(self.answer)
-                first = self._news.first() or self._overdue()
+                self.news.answer(self.answer)
+                first = self.news.first() or self._overdue()
             except DistError:  # the store is gone, with its process; a script that waits notices it itself
                 return
             if first is not None:
@@ -114,10 +117,10 @@ class Watcher:
             return None
         if found is None:
             spot = wait.spot()
-            rank = self._rank if wait.other == ALL else wait.other
+            rank = self._rank if len(wait.others) > 1 else wait.others[0]
             said = f"nothing came from it for {wait.limit_s:g} s, though it waits as well: see the network"
             found = FirstError(rank, "unknown", "Lost", said, spot.step or None, spot.microbatch, spot.layer)
-        return self._news.tell(found)
+        return self.news.tell(found)
 
     def _end(self, first: FirstError) -> None:
         """End this process, if its script does not get to know the error by itself."""
@@ -139,7 +142,7 @@ class Watcher:
             stack,
         )
         with suppress(DistError):
-            self._news.wait_until_heard()  # the store may go with this process
+            self.news.wait_until_heard()  # the store may go with this process
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._over.wait(_STUBBORN_S):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -58,8 +58,8 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
             pairs = zip_longest(each[0], each[differing[0]], fillvalue="nothing")
             first, other = next((one, two) for one, two in pairs if one != two)
             raise RankError(
-                f"rank {differing[0]} has {what}: there {other[:_SHOWN]}, and {first[:_SHOWN]} on rank 0 "
-                f"(step {steps[0]})",
+                f"rank {backend.wires.number_of(differing[0])} has {what}: there {other[:_SHOWN]}, and "
+                f"{first[:_SHOWN]} on rank {backend.wires.number_of(0)} (step {steps[0]})",
                 on_all=True,
             )
     raise RankError(f"ranks differ in step {steps[0]}: {found}", on_all=True)

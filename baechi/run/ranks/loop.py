@@ -103,6 +103,10 @@ class RankLoop(Loop):
             self._begun.add(microbatch)
             self._begin_backward(microbatch)
 
+    def written(self) -> list[torch.Tensor]:
+        """The buffers of this rank that programs wrote."""
+        return [tensor for tensor, _ in self._written.values()]
+
     # --- transfers
 
     def _send(self, one: Transfer) -> None:
