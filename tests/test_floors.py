@@ -55,7 +55,7 @@ def room(module: str) -> str:
 
 @cache
 def imports(path: Path, *, types: bool = True) -> set[str]:
-    """The modules of baechi that a file imports, wherever in it; those for type checkers only if asked for."""
+    """The modules of baechi that a file imports, wherever in it; with types, also those for type checkers."""
     tree, found = ast.parse(path.read_text()), set[str]()
     for node in list(ast.walk(tree)) if not types else ():
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
