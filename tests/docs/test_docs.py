@@ -17,7 +17,7 @@ from rich.console import Console
 import baechi
 from baechi import demo, zoo
 
-YOURS = {"model", "batch", "loader", "optimizer", "cluster", "loss_of"}
+YOURS = {"model", "batch", "loader", "dataset", "optimizer", "cluster", "loss_of"}
 """What a reader has, and pages need not explain."""
 
 ALONE = ("README.md", "docs/index.md", "docs/guide.md", "docs/compiled.md", "docs/troubleshooting.md")

@@ -116,8 +116,11 @@ def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:
 @pytest.mark.parametrize("title", PROGRAMS)
 def test_recipe(title: str, group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights after the program are those that it makes of the plain model."""
-    monkeypatch.chdir(tmp_path)
+    for folder in ("plain", "spread"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
     plain = trained(PROGRAMS[title], lambda model, batch, **options: model)
+    monkeypatch.chdir(tmp_path / "spread")
     model = trained(PROGRAMS[title], spread)
     assert len(baechi.plan_of(model).devices_used) == 2
     expected, found = plain.state_dict(), model.state_dict()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from baechi.backend.ranks.names import rank_of
+from baechi.backend.ranks.rendezvous import own_device
 from baechi.backend.ranks.wires import Wires
 from baechi.backend.real.devices import TorchDevices
 from baechi.errors import PlanError
@@ -35,7 +36,7 @@ class RankDevices(TorchDevices):
                 "has one device. Start as many processes as the plan has devices"
             )
         self.own = names[ranks.index(wires.rank)]
-        self._here = self.own.partition("/")[2]
+        self._here = str(own_device()) if wires.replicas > 1 else self.own.partition("/")[2]
         super().__init__((self._here,))
         self.names, self.wires = tuple(names), wires
         self.ranks = {name: rank for name, rank in zip(names, ranks, strict=True) if rank is not None}
