@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from baechi.verbs.replicas import replicate
     from baechi.verbs.split.verb import register_split, split
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
