@@ -17,7 +17,7 @@ from rich.console import Console
 import baechi
 from baechi import demo, zoo
 
-YOURS = {"model", "batch", "loader", "optimizer", "cluster", "loss_of"}
+YOURS = {"model", "batch", "loader", "dataset", "optimizer", "cluster", "loss_of"}
 """What a reader has, and pages need not explain."""
 
 ALONE = ("README.md", "docs/index.md", "docs/guide.md", "docs/compiled.md", "docs/troubleshooting.md")
@@ -27,13 +27,17 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def test_the_placer_of_the_docs_places() -> None:
-    """The file that the page on placers shows is a placer; the line has the registry's form."""
+    """The file that the page on placers shows is a placer that keeps pins; the line has its form."""
     file, line = (code for _, code in blocks("docs/placers.md", "python"))
     names: dict[str, Any] = {}
     exec(file, names)
     model, inputs = zoo.transformer("small")
     baechi.distribute(model, inputs, cluster=baechi.Cluster.virtual(3), placer=names["by_count"])
     assert len(baechi.plan_of(model).devices_used) == 3
+    graph, cluster = baechi.LayerGraph.load("gnmt"), baechi.Cluster.parse("2xA100-80GB")
+    first, *_ = graph.placed()
+    graph.nodes[first]["pin"] = "device:1"
+    assert baechi.place(graph, cluster, names["by_count"]).device_of[first] == "device:1"
     registry = (ROOT / "baechi/place/registry.py").read_text()
     assert re.search(r'^    "m-topo": m_topo,$', registry, re.MULTILINE)
     assert re.fullmatch(r'    "by-count": by_count,\n', line)

@@ -1,15 +1,22 @@
 """Where the ranks of a job meet: once in each process."""
 
+import atexit
 import logging
 import os
+import socket
+import sys
 from datetime import timedelta
 from functools import cache
 from itertools import count
+from types import TracebackType
 
 import torch
 from torch import distributed
 
-from baechi.backend.ranks.wires import Wires, limit_s
+from baechi.backend.ranks.limits import limit_s
+from baechi.backend.ranks.news import News
+from baechi.backend.ranks.watcher import Watcher
+from baechi.backend.ranks.wires import Wires
 from baechi.backend.real.discover import has_accelerator
 from baechi.backend.real.driver import DRIVER
 from baechi.errors import RankError
@@ -83,6 +90,7 @@ def place_of_replica(replicas: int | None) -> tuple[int, int]:
 
 _replicas = [1]
 _turns = count()
+_made: list[Wires] = []
 
 
 def _meet() -> None:
@@ -91,9 +99,19 @@ def _meet() -> None:
 
 
 @cache
+def _watcher() -> Watcher:
+    """The watcher of this process."""
+    number = distributed.get_rank()
+    return Watcher(News(number, distributed.get_world_size()), number, socket.gethostname())
+
+
+@cache
 def _wires(replicas: int) -> Wires:
     _meet()
-    made = Wires(replicas)
+    made = Wires(replicas, _watcher())
+    _made.append(made)
+    if len(_made) == 1:
+        _tell_ends()
     made.open(own_device())
     if made.number:
         logging.getLogger("baechi").setLevel(logging.ERROR)  # rank 0 speaks for all
@@ -104,3 +122,21 @@ def _wires(replicas: int) -> Wires:
         f", {replicas} replicas of it" if replicas > 1 else "",
     )
     return made
+
+
+def _tell_ends() -> None:
+    """Let others know if this process's script ends, by an error or not."""
+    own, before = os.getpid(), sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() == own:  # not in a process that it forked
+            _made[-1].tell_of(error, trace)
+        before(kind, error, trace)
+
+    def end() -> None:
+        if os.getpid() == own:
+            for wires in reversed(_made):
+                wires.end()
+
+    sys.excepthook = hook
+    atexit.register(end)

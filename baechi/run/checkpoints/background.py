@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from baechi.backend.ranks.wires import limit_s
+from baechi.backend.ranks.limits import limit_s
 from baechi.errors import BaechiError, RankError, said_by
 from baechi.run.checkpoints.writer import write
 

@@ -6,11 +6,13 @@ A difference is found before it can hang or abort, and named: what each rank has
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
 from baechi.records.inputs import Inputs
 from baechi.run.ranks.schedule import Schedule
@@ -27,7 +29,8 @@ def agree(runtime: Runtime, schedule: Schedule, phase: int, inputs: Inputs | Non
     given = [] if inputs is None else list(tensors_in(inputs.args, inputs.kwargs))
     if inputs is not None:
         runtime.ranked_steps += 1
-    step = runtime.ranked_steps
+    step = backend.wires.step = runtime.ranked_steps
+    backend.wires.be_at(partial(Spot, step, -1))
     looks = [f"{str(one.dtype)[6:]} of shape {tuple(one.shape)}" for one in given]
     sums = list(_sums(given)) if step & (step - 1) == 0 else []
     mine = [step, _number(looks), _number(sums), schedule.digests[phase]]

@@ -299,7 +299,7 @@ def _scheduled(
     found: Schedule | None = runtime.schedules.get(key)
     if found is None:
         weights = frozenset(map(id, weights_of(model).values()))
-        found = runtime.schedules[key] = Schedule(_backend_of(runtime), values, weights)
+        found = runtime.schedules[key] = Schedule(_backend_of(runtime), runtime.plan, values, weights)
         for phase in phases:
             found.extend(phase)
         found.let_go()

@@ -1,11 +1,15 @@
 """Runs one rank's part of a schedule: its programs, and its ends of the transfers, in the one order."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.ranks.limits import limit_s, limit_within_s
+from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
 from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
@@ -41,6 +45,7 @@ class RankLoop(Loop):
         self._each = values
         self._schedule, self._begin_backward = schedule, begin_backward
         self._begun: set[int] = set()
+        self._number = -1
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
         self._underway: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
         self._arrived: dict[int, torch.Tensor] = {}
@@ -57,14 +62,25 @@ class RankLoop(Loop):
 
     def act(self, schedule: Schedule, phase: int) -> None:
         """Do this rank's part of a phase."""
-        self._schedule = schedule
+        self._schedule, wires = schedule, self._backend.wires
+        if schedule.has_run:
+            wires.limit_s = limit_within_s(max(wires.predicted_s, schedule.slowest_s))
+        begun_s = time.monotonic()
         self.run(self._tasks(schedule.phases[phase]))
-        self._backend.wires.wait_for_sends()
+        wires.wait_for_sends()
+        if schedule.has_run:
+            schedule.slowest_s = max(schedule.slowest_s, time.monotonic() - begun_s)
+        schedule.has_run = phase == len(schedule.phases) - 1 or schedule.has_run
+        wires.limit_s = limit_s()
+        wires.be_at(partial(Spot, wires.step))
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
-        rank = self._backend.wires.rank
+        wires, rank = self._backend.wires, self._backend.wires.rank
         for one in actions:
             values = self._each[one.microbatch]
+            if isinstance(one, Transfer):
+                self._number = one.number
+            wires.be_at(partial(self._spot, one))
             if isinstance(one, Computation):
                 if not values.is_forward(one.position):
                     self._begin(one.microbatch)
@@ -74,6 +90,13 @@ class RankLoop(Loop):
                 self._send(one)
             else:
                 self._receive(one)
+
+    def _spot(self, one: Action) -> Spot:
+        """Where this rank is at an action, for messages."""
+        wires, words = self._backend.wires, self._schedule.words(one)
+        if isinstance(one, Transfer) and one.source == wires.rank:
+            words = f"the reader of {words}"
+        return Spot(wires.step, self._number, one.microbatch, words)
 
     def _begin(self, microbatch: int) -> None:
         if microbatch not in self._begun:
@@ -116,7 +139,10 @@ class RankLoop(Loop):
             return self._arrived[one.number]
         work, whole, _ = self._underway.pop(one.number)
         if work is not None:
-            self._backend.wires.wait(work, one.source)
+            wires = self._backend.wires
+            reads = wires.be_at(partial(self._spot, one))
+            wires.wait(work, one.source)
+            wires.be_at(reads)
         if one.shared:
             self._arrived[one.number] = whole
         return whole

@@ -199,6 +199,7 @@ def assign_in_ranks(model: nn.Module, made: Plan | Pipeline, ranked: Ranked) -> 
             microbatches=microbatches,
             stages=ranked.stages,
         )
+        ways.predicted_s = ways.from_first(made.timeline.makespan_s if ways.rank == 0 else 0.0)
         say(lambda: summary(run_room.plan_of(model)))
     return model
 
