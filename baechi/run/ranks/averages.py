@@ -26,7 +26,7 @@ class Averages:
 
     def __init__(self, backend: RankDevices) -> None:
         self._backend, self._wires = backend, backend.wires
-        self._underway: list[tuple[Any, torch.Tensor, list[tuple[int, torch.Tensor]]]] = []
+        self._underway: list[tuple[int, torch.Tensor, list[tuple[int, torch.Tensor]]]] = []
         self._begun: set[int] = set()
 
     def begin(

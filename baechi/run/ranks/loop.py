@@ -47,7 +47,7 @@ class RankLoop(Loop):
         self._begun: set[int] = set()
         self._number = -1
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
-        self._underway: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
+        self._underway: dict[int, tuple[int | None, torch.Tensor, torch.Tensor]] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
         for one in values:  # what has no values here is not looked at
