@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,8 @@ def distribute(
     means = _meant(model, asked)
     if is_over_ranks(cluster):
         return _over_ranks(model, asked, means)
+    if isinstance(cluster, Cluster) and cluster.ranks:  # emulated in one process, as several would run it
+        means = replace(means, stages=stages_in_ranks(means.stages))
     made, trained, stages = means.plan, means.trained, means.stages
     if made is not None:
         with run_room.blocks_compiled(model, means.options):
@@ -307,8 +309,9 @@ def _over_ranks(model: nn.Module, asked: _Asked, means: _Meant) -> nn.Module:
     )
     batch = None if asked.inputs is None else Inputs.each_of(asked.inputs)
     over = Ranked(batch, means.splitting, means.trained, stages_in_ranks(means.stages), asked.verbose)
-    check_ranks(model, over, told)
-    devices = ranks_cluster() if asked.cluster is None else Cluster.parse(asked.cluster)
+    wanted_devices = None if asked.cluster is None else Cluster.parse(asked.cluster)
+    check_ranks(model, over, told, wanted_devices)
+    devices = ranks_cluster(wanted_devices)
     plan = means.plan
     if plan is not None:
         made = by_first(lambda: seated(plan if isinstance(plan, Pipeline) else read_plan(plan), devices))

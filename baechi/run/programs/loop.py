@@ -1,7 +1,8 @@
 """Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import dropwhile, islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import add_each, storage_address, write_count
+from baechi.torchlib.tensors.layout import strides_without_gaps
 from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
@@ -136,6 +138,7 @@ class Loop:
         self, backend: AbstractBackend, values: Sequence[Values], draws: Sequence[RandomStates] = ()
     ) -> None:
         self._backend, self._values, self._draws = backend, values, draws
+        self._in_rows = backend.sends_rows
         self.totals: dict[tuple[int, str], torch.Tensor] = {}
         self._added: set[tuple[int, str]] = set()
         self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -194,18 +197,18 @@ class Loop:
         found: list[torch.Tensor | None] = []
         memory: set[int] = set()
         with torch.no_grad():
-            for leaf in leaves:
+            # all are sent before any are added up
+            parts = [self._parts_of(leaf, by_leaf.pop(id(leaf), ())) for leaf in leaves]
+            for leaf, mine in zip(leaves, parts, strict=True):
                 home, total = backend.place_of(leaf), None
-                for place, one in by_leaf.pop(id(leaf), ()):
-                    grad = one
-                    if place != home:
-                        stamp(one, place, UNSET, renew=False)
-                        grad = transfer(one, backend, home)
+                for part in mine:
+                    grad = part()
                     if total is None:
                         total = grad
                     else:
                         with backend.at(home, ""):
                             total = total + grad
+                mine.clear()
                 if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
@@ -213,6 +216,19 @@ class Loop:
                             total = total.clone()
                     memory.add(address)
                 found.append(total)
+        return found
+
+    def _parts_of(
+        self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
+    ) -> list[Callable[[], torch.Tensor]]:
+        """The parts of a leaf's gradient, which are on their way to it."""
+        home, found = self._backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
+        for place, grad in made:
+            if place == home:
+                found.append(partial(itself, grad))
+            else:
+                stamp(grad, place, UNSET, renew=False)
+                found.append(partial(arrive, *depart(grad, self._backend, home)))
         return found
 
     def check_unchanged(self) -> None:
@@ -245,14 +261,14 @@ class Loop:
             if self._added.issuperset(keys):
                 run, given = program.add, [*given, *[self.totals[key] for key in keys]]
         with backend.at(place, program.name):
-            made = self._drawn(microbatch, run, given) if program.random else run(given)
+            made = list(self._drawn(microbatch, run, given) if program.random else run(given))
         given, self.count = [], self.count + 1
         self._keep(values, program, made)
         stream = backend.compute_stream(place)
         if stream is not None:
             issued.append(backend.record(stream))
 
-    def _keep(self, values: Values, program: Program, made: Sequence[Any]) -> None:
+    def _keep(self, values: Values, program: Program, made: list[Any]) -> None:
         """Keep what a program made: outputs, writes, gradients, and what others read."""
         for number, output in program.outputs:
             stamp(made[number], program.place, UNSET, renew=False)
@@ -263,16 +279,19 @@ class Loop:
         if program.gradients:
             self._add(values, program, made)
         left, by_slot, sends = values.left, values.by_slot, program.sends
-        for slot, value in zip(program.makes, made, strict=True):
+        for number, slot in enumerate(program.makes):
+            value, made[number] = made[number], None  # what is only sent goes before the next is sent
             if slot in left:
                 by_slot[slot] = value
             if slot in sends:
                 self._send_on(values, slot, value, program)
+            del value
 
     def _send_on(self, values: Values, slot: Slot, value: Any, program: Program) -> None:
         """A value was made: who else reads it is sent a copy at once."""
         for copy, place in program.sends[slot]:
-            values.underway[copy] = depart(value, self._backend, place, None, program.place)
+            copied, departed = depart(value, self._backend, place, None, program.place)
+            values.underway[copy] = self._laid(values, slot, copied), departed
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
@@ -285,10 +304,21 @@ class Loop:
             return arrive(*values.underway.pop(slot))
         found = value
         if isinstance(value, torch.Tensor) and self._backend.place_of(value) != place:
-            found = transfer(value, self._backend, place)
+            found = self._laid(values, original, transfer(value, self._backend, place))
         if id(value) in self._shared:
             self._copies[key] = found
         return found
+
+    def _laid(self, values: Values, slot: Slot, copied: torch.Tensor) -> torch.Tensor:
+        """A copy with the strides of the captured graph, where only rows of bytes travel: see `run.ranks`."""
+        if not self._in_rows or slot in values.compiled.inputs:
+            return copied
+        like = values.compiled.node_of(slot).meta["val"]
+        strides = strides_without_gaps(like.shape, like.stride())
+        if copied.layout != torch.strided or copied.stride() == strides:
+            return copied
+        with torch.no_grad(), without_dispatch_modes():  # it is the same memory
+            return copied.as_strided(copied.shape, strides).copy_(copied.clone())
 
     def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
         """A new value of an input: the microbatches after this one read it."""
@@ -336,3 +366,8 @@ class Loop:
                     states.have_drawn = True
                     states.own[microbatch] = states.now()
                     states.set(states.before)
+
+
+def itself(grad: torch.Tensor) -> torch.Tensor:
+    """A part of a gradient that is there."""
+    return grad

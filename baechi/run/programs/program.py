@@ -200,11 +200,14 @@ class Compiled:
         made = {position: self._program(segment, owners, others) for position, segment in segments.items()}
         makers = {slot: program for program in made.values() for slot in program.makes}
         readers: dict[Slot, int] = {}
+        there = set() if forward else self._sent_forward(given)
         for program in made.values():
             for slot in program.counted:
                 readers[slot] = readers.get(slot, 0) + 1
             for copy, original in program.copies:
-                if original in makers:
+                if copy in there:  # it stays for backward, so the original need not
+                    program.sent.add(copy)
+                elif original in makers:
                     makers[original].sends.setdefault(original, {})[copy, program.place] = None
                     program.sent.add(copy)
                 elif (
@@ -212,6 +215,11 @@ class Compiled:
                 ):  # what forward made for backward: it is fetched when it is needed
                     readers[original] = readers.get(original, 0) + 1
         return Programs(made, readers)
+
+    def _sent_forward(self, given: frozenset[int]) -> set[Slot]:
+        """The copies that forward sends."""
+        programs = self.programs(given, forward=True).by_position.values()
+        return {copy for program in programs for copy in program.sent}
 
     def _terms(self, node: fx.Node, backward: Backward) -> list[fx.Node]:
         """The gradients whose sum a gradient is, as far as they are made on several devices."""

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.sends import wait_for_all_sends
 from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
@@ -148,6 +149,7 @@ class _WholeInRanks(Whole):
         agree(self._runtime, self._schedule, 0, self._inputs)
         loop.act(self._schedule, 0)
         loop.write((), waits=True)
+        wait_for_all_sends(self._ranks)
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
@@ -191,6 +193,7 @@ class _WholeInRanks(Whole):
             schedule = self._schedules((frozenset(given),), both)
             agree(self._runtime, schedule, 1)
             loop.act(schedule, 1)
+            wait_for_all_sends(self._ranks)
             found = loop.gradients(leaves)
             _note_gradients(schedule, leaves)
         return [
@@ -217,17 +220,16 @@ class _InRanks(InParts):
             values.backward = values.compiled.programs(frozenset([number]), forward=False)
         kind = id(self._pipeline), tuple(self._losses)
         self._schedule = _scheduled((runtime, model), bounds, self.values, kind, [self._now()])
-        self._loop = self._rank_loop = RankLoop(
-            self._ranks, self.values, self._draws, self._schedule, self._seed_here
-        )
+        self._loop = self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
         self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
 
     def run(self) -> Any:
         """Run what the call has to run."""
         loop = self._rank_loop
         agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
-        loop.act(self._schedule, 0)
+        loop.act(self._schedule, 0, self._seed_here)
         loop.write((), waits=not self._losses)
+        wait_for_all_sends(self._ranks)
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
             if self._schedule.draws:
@@ -241,7 +243,8 @@ class _InRanks(InParts):
         if self._losses:
             loss = loss_in(result)
             assert loss is not None
-            loss.register_hook(lambda _: _note_gradients(self._schedule, self._weights))
+            # not of `self`: the caller keeps the loss, and the values of the step may go
+            loss.register_hook(partial(_noted, self._schedule, self._weights))
         return result
 
     def _now(self) -> Iterator[tuple[int, int]]:
@@ -304,6 +307,10 @@ def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> N
     for number, grad in tangents.items():
         if grad is None:
             del values.by_slot[values.compiled.tangents[number]]
+
+
+def _noted(schedule: Schedule, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> None:
+    _note_gradients(schedule, leaves)
 
 
 def _note_gradients(schedule: Schedule, leaves: Sequence[torch.Tensor]) -> None:
