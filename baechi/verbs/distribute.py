@@ -341,7 +341,7 @@ def _request(model: nn.Module, asked: _Asked, means: _Meant, devices: Cluster) -
     profile_with = functools.partial(
         profile,
         cluster=devices,
-        outputs=asked.outputs or "inputs",
+        outputs=asked.outputs or ("device" if devices.ranks else "inputs"),
         **{name: getattr(asked, name) for name in as_given},
     )
     place_with = functools.partial(
