@@ -1,7 +1,7 @@
 """The devices of all ranks as one of them sees them: its own is here; what lies on others has no values."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -60,11 +60,9 @@ class RankDevices(AbstractBackend):
     def meet(self, now_s: float) -> None:
         """A step begins, at this emulated time on all ranks."""
 
-    @contextmanager
-    def packing(self) -> Iterator[None]:
+    def packing(self) -> AbstractContextManager[object]:
         """While what travels is laid in a row, and taken out of it: that is no operation of the model."""
-        with torch.no_grad(), self.at(self.own, ""):
-            yield
+        return self.at(self.own, "")
 
     def departs(self, tensor: torch.Tensor, target: str) -> float | None:
         """A tensor is sent: when it arrives, in emulated time; None where nothing is emulated."""

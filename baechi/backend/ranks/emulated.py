@@ -7,8 +7,8 @@
 So each rank comes by the times of one process that emulates all devices, with a host for each.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -54,10 +54,8 @@ class VirtualRanks(RankDevices, VirtualDevices):
         if emulator is not None:
             emulator.begin_at(now_s)
 
-    @contextmanager
-    def packing(self) -> Iterator[None]:
-        with torch.no_grad(), without_dispatch_modes():
-            yield
+    def packing(self) -> AbstractContextManager[object]:
+        return without_dispatch_modes()
 
     def departs(self, tensor: torch.Tensor, target: str) -> float | None:
         emulator = current.at_work()

@@ -16,6 +16,7 @@ from baechi.run.pipeline.executor import AHEAD
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import add_each, storage_address, write_count
 from baechi.torchlib.tensors.layout import strides_without_gaps
@@ -30,6 +31,8 @@ class Values:
         compiled: what its programs are made of.
         flat: the inputs of the captured graph.
         given: the outputs that may get gradients.
+        like: the values of another microbatch, which has run nothing yet; most inputs are the same.
+        own: the numbers of the others.
 
     Attributes:
         ids: the `id` of each input.
@@ -38,23 +41,36 @@ class Values:
         backward: the programs of backward, when it is known which outputs got gradients.
     """
 
-    def __init__(self, compiled: Compiled, flat: Sequence[Any], given: frozenset[int]) -> None:
-        self.compiled, self.flat, self._given = compiled, flat, given
+    def __init__(
+        self,
+        compiled: Compiled,
+        flat: Sequence[Any],
+        given: frozenset[int],
+        like: "Values | None" = None,
+        own: Sequence[int] = (),
+    ) -> None:
+        self.compiled, self.flat, self._given, self.like, self.own = compiled, flat, given, like, own
         self.ids = tuple(map(id, flat))
         self.kind = compiled, given
-        self.by_slot: dict[Slot, torch.Tensor] = dict(compiled.constants)
-        self.slot_of: dict[int, Slot] = {}
-        for slot, value in zip(compiled.inputs, flat, strict=True):
+        self.by_slot: dict[Slot, torch.Tensor]
+        self.slot_of: dict[int, Slot]
+        if like is None:
+            self.by_slot, self.slot_of, own = dict(compiled.constants), {}, range(len(flat))
+        else:
+            self.by_slot, self.slot_of = dict(like.by_slot), dict(like.slot_of)
+            for number in own:
+                self.slot_of.pop(like.ids[number], None)
+        for number in own:
+            slot, value = compiled.inputs[number], flat[number]
             if slot is not None:
-                self.by_slot[slot] = value
                 self.slot_of[id(value)] = slot
+                if not isinstance(value, ElsewhereTensor):  # what has no values here is not looked at
+                    self.by_slot[slot] = value
         self.underway: dict[Slot, tuple[torch.Tensor, Departed]] = {}
         self.outputs: dict[int, torch.Tensor] = {}
         self.forward = compiled.programs(given, forward=True)
         self.backward: Programs | None = None
-        self.left = dict(self.forward.readers)
-        for slot, times in compiled.programs(given, forward=False).readers.items():
-            self.left[slot] = self.left.get(slot, 0) + times
+        self.left = dict(compiled.readers(given))
 
     def program_at(self, position: int) -> Program | None:
         """The program of a position, if there is one."""
@@ -67,6 +83,24 @@ class Values:
         """The programs of forward, then of backward as it may be."""
         yield from self.forward.by_position.values()
         yield from self.compiled.programs(self._given, forward=False).by_position.values()
+
+    def weights_there(
+        self, place_of: Callable[[torch.Tensor], str], others: Collection[Slot | None]
+    ) -> dict[Slot, torch.Tensor]:
+        """By slot of a copy, what lies there anyway: inputs that nothing writes, but for `others`."""
+        written = {*others, *[self.compiled.inputs[number] for number in self.compiled.joint.written]}
+        places = dict[Slot, str]()
+        found = {}
+        for program in self.all_programs():
+            for copy, original in program.copies:
+                value = self.by_slot.get(original)
+                if value is None or original in written or not isinstance(value, torch.Tensor):
+                    continue
+                if original not in places:
+                    places[original] = place_of(value)
+                if places[original] == program.place:
+                    found[copy] = value
+        return found
 
     def touching(self) -> dict[int, set[int]]:
         """By `id` of an input that is written, the positions of forward that read or write it."""
@@ -139,6 +173,13 @@ class Loop:
     ) -> None:
         self._backend, self._values, self._draws = backend, values, draws
         self._in_rows = backend.sends_rows
+        there: dict[int, dict[Slot, torch.Tensor]] = {}
+        others = {one.compiled.inputs[number] for one in values for number in one.own}
+        for one in values:  # weights are where they are read, mostly: so they are not fetched
+            first = one.like or one
+            if id(first) not in there:
+                there[id(first)] = first.weights_there(backend.place_of, others)
+            one.by_slot.update(there[id(first)])
         self.totals: dict[tuple[int, str], torch.Tensor] = {}
         self._added: set[tuple[int, str]] = set()
         self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

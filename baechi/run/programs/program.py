@@ -1,6 +1,7 @@
 """A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -120,6 +121,7 @@ class Compiled:
         self._held = {slot for slot in self.inputs if slot is not None} | self.constants.keys()
         self.made, self.spent_s = 0, 0.0
         self._made: dict[tuple[frozenset[int], bool], Programs] = {}
+        self._readers: dict[frozenset[int], Mapping[Slot, int]] = {}
         self._check()
 
     def tangent_place(self, number: int) -> str:
@@ -163,6 +165,14 @@ class Compiled:
         if key not in self._made:
             self._made[key] = self._programs(given, forward=forward)
         return self._made[key]
+
+    def readers(self, given: frozenset[int]) -> Mapping[Slot, int]:
+        """By slot that is counted, how often programs of either direction read or fetch it."""
+        if given not in self._readers:
+            found = Counter(self.programs(given, forward=True).readers)
+            found.update(self.programs(given, forward=False).readers)
+            self._readers[given] = dict(found)
+        return self._readers[given]
 
     def _check(self) -> None:
         for number, node in self.joint.gradients.items():

@@ -27,7 +27,7 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
 from baechi.run.programs.capture import Bound, kind_of_call
-from baechi.run.programs.loop import Values
+from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
 from baechi.run.ranks.loop import RankLoop
 from baechi.run.ranks.outputs import output_here, scalars_shared
@@ -35,7 +35,7 @@ from baechi.run.ranks.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.pytree import tensors_in
 
 _OVER_RANKS = "over several ranks", "call the model again"
 _NO_LOSS = (
@@ -112,14 +112,11 @@ def _bound(
                 f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
                 "one process"
             ) from error
-    return [
-        Bound(
-            bound.captured,
-            list(map(stand_ins.weight, bound.flat)),
-            map_tensors(stand_ins.weight, bound.template),
-        )
-        for bound in bounds
-    ]
+    made: dict[int, Bound] = {}
+    for bound in bounds:
+        known = None if bound.like is None else made[id(bound.like)]
+        made[id(bound)] = bound.with_flat(stand_ins.weight, known)
+    return list(made.values())
 
 
 class _WholeInRanks(Whole):
@@ -213,15 +210,18 @@ class _InRanks(InParts):
         bounds: Sequence[Bound],
     ) -> None:
         super().__init__(model, runtime, microbatches, asked, bounds)
-        self._ranks = _backend_of(runtime)
+        self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+
+    def _made_loop(self) -> Loop:
+        self._ranks, model = _backend_of(self._runtime), self._model
         if model.training and torch.is_grad_enabled() and not self._losses:
             raise CompileError(_NO_LOSS)
         for values, number in zip(self.values, self._losses, strict=False):
             values.backward = values.compiled.programs(frozenset([number]), forward=False)
         kind = id(self._pipeline), tuple(self._losses)
-        self._schedule = _scheduled((runtime, model), bounds, self.values, kind, [self._now()])
-        self._loop = self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
-        self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+        self._schedule = _scheduled((self._runtime, model), self._bounds, self.values, kind, [self._now()])
+        self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
+        return self._rank_loop
 
     def run(self) -> Any:
         """Run what the call has to run."""
@@ -289,6 +289,7 @@ def _scheduled(
     own = [
         tuple([id(one) for one, is_given in zip(each.flat, each.captured.given, strict=True) if not is_given])
         for each in bounds
+        if each.like is None
     ]
     key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
     found: Schedule | None = runtime.schedules.get(key)

@@ -13,7 +13,6 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values, itself
 from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Schedule
-from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.tensors.layout import strides_without_gaps
 
@@ -62,9 +61,6 @@ class RankLoop(Loop):
         self._underway: dict[int, Underway] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
-        for one in values:  # what has no values here is not looked at
-            for slot in [slot for slot, value in one.by_slot.items() if isinstance(value, ElsewhereTensor)]:
-                del one.by_slot[slot]
         self._numbers = {id(one): number for number, one in enumerate(values)}
         if backend.wires.rank == 0:
             with backend.packing():
