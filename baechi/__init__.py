@@ -45,7 +45,17 @@ if TYPE_CHECKING:
     from baechi.records.pipeline import Pipeline
     from baechi.records.replicas import Replicas
     from baechi.records.stages import Stages
-    from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
+    from baechi.run import (
+        last_step,
+        load,
+        plan_of,
+        reordering,
+        restore,
+        resume,
+        save,
+        unsplit,
+        whole_state,
+    )
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
     from baechi.verbs.check import check
@@ -56,14 +66,25 @@ if TYPE_CHECKING:
     from baechi.verbs.pipelines import pipeline
     from baechi.verbs.plans import place, simulate
     from baechi.verbs.profile import profile
+    from baechi.verbs.ranks.replica import replica
     from baechi.verbs.replicas import replicate
     from baechi.verbs.split.verb import register_split, split
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
-    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "unsplit"),
+    "baechi.run": (
+        "last_step",
+        "load",
+        "plan_of",
+        "reordering",
+        "restore",
+        "resume",
+        "save",
+        "unsplit",
+        "whole_state",
+    ),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
     "baechi.verbs.split.verb": ("register_split", "split"),
@@ -100,6 +121,7 @@ _HOMES = {
     "baechi.verbs.pipelines": ("pipeline",),
     "baechi.verbs.plans": ("place", "simulate"),
     "baechi.verbs.profile": ("profile",),
+    "baechi.verbs.ranks.replica": ("replica",),
     "baechi.verbs.replicas": ("replicate",),
     "baechi.records.pipeline": ("Pipeline",),
     "baechi.records.replicas": ("Replicas",),
@@ -173,12 +195,16 @@ __all__ = [
     "profile",
     "register_split",
     "reordering",
+    "replica",
     "replicate",
     "restore",
+    "resume",
+    "save",
     "simulate",
     "split",
     "tune_batch_size",
     "unsplit",
+    "whole_state",
 ]
 
 

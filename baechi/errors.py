@@ -23,6 +23,7 @@ One failure keeps its own type, also if the model's code raised it; `note_where`
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -157,16 +158,54 @@ class CompileError(FatalError):
     """A model, or a call of it, that does not run as compiled stages; the message has the line."""
 
 
+@dataclass(frozen=True)
+class FirstError:
+    """The first error of several processes: each of them ends with it.
+
+    Args:
+        rank: the process where it happened.
+        host: the machine of that process.
+        type: the class of the error; `"Lost"`, `"Ended"` or `"Hang"` where a process said nothing itself.
+        text: what it says.
+        step: in which step; None if before the first one.
+        microbatch: in which microbatch; None if in none.
+        layer: in which layers, or for which others waited; empty if in none.
+    """
+
+    rank: int
+    host: str
+    type: str
+    text: str
+    step: int | None = None
+    microbatch: int | None = None
+    layer: str = ""
+
+    @property
+    def where(self) -> str:
+        """The rank, and what is known beside it."""
+        found = [f"rank {self.rank} (host {self.host})"]
+        found += [f"step {self.step}"] if self.step else []
+        found += [] if self.microbatch is None else [f"microbatch {self.microbatch}"]
+        return ", ".join([*found, *([self.layer] if self.layer else [])])
+
+    def __str__(self) -> str:
+        return ": ".join([self.where, self.type, *([self.text] if self.text else [])])
+
+
 class RankError(FatalError):
     """Over several processes: one differs from the others, was lost, or lacks the values of a tensor.
 
     Args:
         message: what is wrong, on which rank, and the cure.
         on_all: whether all ranks raise it at the same place, so that they are still together.
+        first: the first error of all ranks, if this one says that another rank had it.
+
+    Attributes:
+        on_all, first: as given.
     """
 
-    def __init__(self, message: str, *, on_all: bool = False) -> None:
-        self.on_all = on_all
+    def __init__(self, message: str, *, on_all: bool = False, first: FirstError | None = None) -> None:
+        self.on_all, self.first = on_all, first
         super().__init__(message)
 
 

@@ -14,6 +14,9 @@ html_theme = "furo"
 html_title = f"baechi {version}"
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {f"{mode}_css_variables": {"code-font-size": "0.78rem"} for mode in ("light", "dark")}
 
 myst_heading_anchors = 3
 

@@ -1,4 +1,8 @@
-"""A chain that learns to write like the licence: on one emulated device, and as a pipeline over four."""
+"""A chain that learns to write like the licence: on one emulated device, and as a pipeline over four.
+
+The pipeline runs as its code is written, and as compiled stages: a program for each part of the plan. The
+picture of the pipeline is pipeline_on_text.svg.
+"""
 
 from pathlib import Path
 
@@ -7,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import baechi
+from baechi import report
 
 LETTERS, LENGTH, WIDTH, STEPS = 128, 64, 128, 5
 
@@ -47,13 +52,14 @@ def batches() -> list[torch.Tensor]:
     return list(letters.unbind())
 
 
-def trained(cluster: baechi.Cluster, microbatches: int) -> tuple[float, float, float]:
-    """The third step's seconds, the first loss and the last one."""
+def trained(cluster: baechi.Cluster, microbatches: int, compiled: bool) -> tuple[nn.Module, str]:
+    """The model, and the third step's seconds, the first loss and the last one in words."""
     torch.manual_seed(0)
     model = Writer()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     text = batches()
-    baechi.distribute(model, text[0], cluster=cluster, microbatches=microbatches, optimizer=optimizer)
+    way = {"compile": "stages"} if compiled else {}
+    baechi.distribute(model, text[0], cluster=cluster, microbatches=microbatches, optimizer=optimizer, **way)
     losses, seconds = [], []
     with cluster:
         for batch in text:
@@ -64,16 +70,23 @@ def trained(cluster: baechi.Cluster, microbatches: int) -> tuple[float, float, f
             optimizer.step()
             losses.append(loss.item())  # waits for the devices
             seconds.append(cluster.emulation.now_s - begun)
-    return seconds[2], losses[0], losses[-1]  # the first two also compare parts with the whole batch
+    # the first two steps also compare parts with the whole batch
+    return model, f"{seconds[2] * 1e3:.0f} ms a step, loss {losses[0]:.3f}, then {losses[-1]:.3f}"
 
 
 def main() -> None:
     torch.set_num_threads(1)  # kernels are small
-    ways = {"one device": (1, 1), "a pipeline over four": (4, 8)}
-    for name, (devices, microbatches) in ways.items():
+    ways = {
+        "one device": (1, 1, False),
+        "a pipeline over four": (4, 8, False),
+        "the same, compiled": (4, 8, True),
+    }
+    for name, (devices, microbatches, compiled) in ways.items():
         cluster = baechi.Cluster.virtual(devices, memory="4GiB", like="CPU")
-        seconds, first, last = trained(cluster, microbatches)
-        print(f"{name}: {seconds * 1e3:.0f} ms a step, loss {first:.3f}, then {last:.3f}")
+        model, said = trained(cluster, microbatches, compiled)
+        print(f"{name}: {said}")
+    picture = report.to_svg(baechi.plan_of(model))
+    Path(__file__).with_suffix(".svg").write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

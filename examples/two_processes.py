@@ -1,15 +1,19 @@
 """One model over two processes: `torchrun --nproc-per-node 2 examples/two_processes.py`.
 
-Without torchrun it runs in one process, and prints the same losses.
+On several hosts torchrun is started on each, with `--nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT`.
+The picture of the plan is two_processes.svg. Without torchrun it runs in one process, and prints the same
+losses.
 """
 
 import os
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import baechi
+from baechi import report
 
 WIDTH, CLASSES, STEPS = 256, 10, 3
 
@@ -60,6 +64,8 @@ def main() -> None:
     if speaks and "RANK" in os.environ:
         for device, layers in by_device(baechi.plan_of(model).to_device_map()).items():
             print(f"{device}: {', '.join(layers)}")
+        picture = report.to_svg(baechi.plan_of(model))
+        Path(__file__).with_suffix(".svg").write_text(picture, encoding="utf-8")
 
 
 def by_device(places: dict[str, str]) -> dict[str, list[str]]:

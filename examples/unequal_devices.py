@@ -1,9 +1,16 @@
-"""Unequal devices: work goes by speed, weights by memory, and one device is used where more are no gain."""
+"""An unequal desktop: an RTX 4090 beside an RTX 3090. Work goes by speed, weights by memory.
+
+Behind a slow link one device is faster, and the plan says so. Nothing is allocated: this is planning. The
+picture of the first plan is unequal_devices.svg.
+"""
+
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import baechi
+from baechi import report
 
 
 class Experts(nn.Module):
@@ -20,16 +27,18 @@ class Experts(nn.Module):
 
 
 def main() -> None:
-    with torch.device("meta"):  # nothing is allocated: this is planning
-        model, x = Experts(), torch.randn(32_768, 512)
-    for kinds, rate in ((("H100-80GB", "V100-32GB"), 25.0), (("H100-80GB", "V100-32GB"), 0.05)):
-        cluster = baechi.Cluster.parse("1x" + ",1x".join(kinds), link=f"{rate}GB/s")
+    with torch.device("meta"):
+        model, x = Experts(), torch.randn(16_384, 512)
+    plans = []
+    for link in ("pcie", "0.05GB/s"):
+        cluster = baechi.Cluster.parse("1xRTX-4090,1xRTX-3090", link=link)
         graph = baechi.profile(model, x, cluster=cluster, source="estimate")
-        plan = baechi.place(graph, cluster, optimizer="sgd")
-        busy = {device: 0 for device in cluster.names}
+        plans.append(plan := baechi.place(graph, cluster, optimizer="sgd"))
+        experts = dict.fromkeys([device.kind for device in cluster.devices], 0)
         for layer, device in plan.device_of.items():
-            busy[device] += graph.nodes[layer].get("type") == "Linear"
-        print(f"{rate} GB/s: experts on {', '.join(kinds)}: {list(busy.values())}")
+            experts[cluster.device(device).kind] += graph.nodes[layer].get("type") == "Linear"
+        print(f"{link}: {plan.timeline.makespan_s * 1e3:.1f} ms a step, experts on {experts}")
+    Path(__file__).with_suffix(".svg").write_text(report.to_svg(plans[0]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from baechi.cli.options import effort_of, max_memory_of, microbatches_of, recompute_of
 from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
-from baechi.errors import BaechiError
+from baechi.errors import BaechiError, printable
 from baechi.records import files
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -243,8 +243,13 @@ def replicas_for(
 
     replicas, microbatches = microbatches_of(numbers[0], "--replicas"), microbatches_of(numbers[1] or "auto")
     found = found_for(text, models_first=True)
-    if microbatches is None or isinstance(found, LayerGraph):
-        raise BaechiError("--replicas goes with a model and with a number of microbatches: --microbatches 8")
+    if isinstance(found, LayerGraph):
+        raise BaechiError(
+            f"--replicas takes a model (path.py:function), and {printable(text)} is a graph: "
+            "its costs are of one size of batch"
+        )
+    if microbatches is None:
+        raise BaechiError("--replicas needs a number of microbatches: --microbatches 8")
     graph = profile_model(*found, cluster=devices, microbatches=microbatches[0], **of_profile)
     return replicate(
         graph,

@@ -51,6 +51,9 @@ def report_command(
         typer.Option(metavar="FILE", help="A measured step (last_step(model).save(FILE)), to show beside."),
     ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for a browser.")] = None,
+    svg: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a small picture, for a page of yours.")
+    ] = None,
     trace: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev.")
     ] = None,
@@ -73,19 +76,19 @@ def report_command(
 
       baechi report pipeline.json --html report.html
     """
-    wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
+    wanted = ((html, "html"), (svg, "svg"), (trace, "trace"), (as_json, "json"))
     written = [file for file, _ in wanted if file is not None]
     places = [file if file == "-" else os.path.realpath(file) for file in written]
     for output, place in zip(written, places, strict=True):
         if places.count(place) > 1:
             raise ValueError(
-                f"{output} would be written twice: give each of --html, --trace, --json its own file"
+                f"{output} would be written twice: give each of --html, --svg, --trace, --json its own file"
             )
         if output != "-":
             files.check_output(output)
     pipeline = _pipeline(plan)
     if pipeline is not None and as_json is not None:
-        raise ValueError("of a pipeline there is text, --html and --trace; --json is of plans")
+        raise ValueError("of a pipeline there is text, --html, --svg and --trace; --json is of plans")
     loaded = pipeline or _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     for file, form in wanted:
@@ -154,6 +157,8 @@ def _show(sentence: str, shown: list[Table]) -> None:
 def _formed(form: str, plan: Plan | Pipeline, measured: Timeline | None) -> str:
     if form == "html":
         return report.to_html(plan, measured)
+    if form == "svg":
+        return report.to_svg(plan)
     if form == "trace":
         return report.to_trace(plan.timeline, measured)
     assert isinstance(plan, Plan)

@@ -2,6 +2,7 @@
 
 a proof that nothing fits                     at once (`proof`)
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
+towers, stacks, blocks                       whole (`whole_modules`)
     └─ if none fits, by memory alone         `tight`
     └─ a search from the best of them        `rounds`; or every plan, if there are few; none (at the default
     │                                        effort) where the best is near the lower bound
@@ -20,12 +21,13 @@ from baechi.errors import PlacementError
 from baechi.place.apart import with_ops_apart
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluation import IN_TURN, Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
-from baechi.place.preference import in_whole_blocks, preferred
+from baechi.place.preference import in_whole_blocks, is_roomy, preferred
 from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
 from baechi.place.tight.proof import prove
+from baechi.place.whole_modules import whole_modules
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
 
 TRIED = ("single", "m-topo", "m-etf", "m-sct", "chain")
@@ -63,10 +65,18 @@ def best(
             candidates.append(Candidate(name, note=str(error).split("\n")[0]))
             continue
         tries += _tries(problem, check, plan, name)
+    whole = whole_modules(problem, check)
     if not tries:
-        tries = [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
-    if effort:
+        try:
+            tries = [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
+        except PlacementError:
+            if not whole:
+                raise
+            tries = list(whole)
+    near_s = enough_s * NEAR if effort == 1 else enough_s
+    if effort and not any([one.step_s <= near_s and is_roomy(problem, one.found) for one in whole]):
         tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
+    tries += whole
     if cluster.host is not None or problem.launch_rules.bind:  # waiting costs the host; not all can wait
         tries += _in_code_order(problem, check, tries, enough_s, effort)
     tries += in_whole_blocks(problem, check, tries)

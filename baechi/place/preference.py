@@ -58,7 +58,7 @@ def _whole(problem: Problem, device_of: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rank(problem: Problem, found: Evaluated) -> tuple[int, int, int, float]:
-    return -headroom(problem, found), _cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
+    return -headroom(problem, found), cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
 
 
 def headroom(problem: Problem, found: Evaluated) -> int:
@@ -67,13 +67,18 @@ def headroom(problem: Problem, found: Evaluated) -> int:
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
 
 
+def is_roomy(problem: Problem, found: Evaluated) -> bool:
+    """Whether more headroom is no better."""
+    return headroom(problem, found) == int(ENOUGH / NOTCH + 1e-9)
+
+
 def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
     """By device that has memory, the part of it that is left."""
     sizes = zip(problem.devices, problem.memory_bytes, found.peak_bytes, strict=True)
     return {device: (size - peak) / size for device, size, peak in sizes if size}
 
 
-def _cut_edges(problem: Problem, found: Evaluated) -> int:
+def cut_edges(problem: Problem, found: Evaluated) -> int:
     """How many pairs of layers on two devices exchange a tensor."""
     indexed = problem.indexed
     on = [found.device_of[group] for group in indexed.group_of]

@@ -161,7 +161,7 @@ def critical(facts: Facts) -> Table:
     rows = []
     for seconds, where, own in shown:
         longest = max(own, key=lambda stretch: stretch.seconds, default=None)
-        named = _named(longest) if longest else ""
+        named = _named(facts, longest) if longest else ""
         share = format_share(seconds, facts.step_s)
         rows.append((where, str(len(own) or ""), format_seconds(seconds), share, named))
     rest_s = sum([seconds for seconds, _, _ in parts[len(shown) :]])
@@ -171,8 +171,11 @@ def critical(facts: Facts) -> Table:
     return Table(title, columns, tuple(rows), ("on", "longest"), note)
 
 
-def _named(stretch: Stretch) -> str:
-    return f"{stretch.span.layer or 'the caller'}, {stretch.span.phase} ({format_seconds(stretch.seconds)})"
+def _named(facts: Facts, stretch: Stretch) -> str:
+    span = stretch.span
+    whole = span.kind == "compute" and len(facts.plan.devices_used) == 1  # then a dry run sees no layers
+    who = span.layer or ("the model" if whole else "the caller")
+    return f"{who}, {span.phase} ({format_seconds(stretch.seconds)})"
 
 
 def cuts(facts: Facts) -> Table:
@@ -215,7 +218,10 @@ def traffic(timeline: Timeline) -> Table:
 def waiting(facts: Facts) -> Table:
     """How many layers must wait for their turn, by criterion."""
     rows = [(criterion, str(count)) for criterion, count in facts.waiting.items()]
-    note = "gpu-topo is what a run does; with threads, each of these layers is one."
+    note = (
+        "naive: all wait. global-topo: a layer waits for what any device launches before it in the plan. "
+        "gpu-topo: for what its own device does, as in a run."
+    )
     return Table(
         "Layers that wait when the code reaches them",
         ("criterion", "layers"),

@@ -14,10 +14,13 @@ from baechi.run.assign import (
     restore,
     runtime_of,
 )
+from baechi.run.checkpoints.whole import whole_state
 from baechi.run.compiled_modules import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
 from baechi.run.pipeline.unsplit import unsplit
+from baechi.run.resume import resume
+from baechi.run.save import save
 
 __all__ = [
     "assign",
@@ -29,7 +32,10 @@ __all__ = [
     "refuse_distributed",
     "reordering",
     "restore",
+    "resume",
     "runtime_of",
+    "save",
     "tell_uncompiled",
     "unsplit",
+    "whole_state",
 ]

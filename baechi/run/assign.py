@@ -28,6 +28,7 @@ from baechi.run.calls import (
     call_shared_layer,
     call_split_layer,
 )
+from baechi.run.checkpoints.whole import teach_gathering
 from baechi.run.compiled_modules import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpoint_generators import keep_generators
@@ -77,6 +78,7 @@ def assign(
     if isinstance(runtime.backend, RankDevices):
         runtime.look_in_ranks = look
         weights = keep_own(model, weights, planned, runtime.backend, optimizer)
+        teach_gathering(model, runtime.backend)
     move(by_shard(weights, runtime.cuts), planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):

@@ -12,6 +12,10 @@ from baechi.backend import AbstractBackend
 from baechi.backend.real.devices import TorchDevices
 from baechi.errors import CheckpointError
 from baechi.run.assign import runtime_of
+from baechi.run.checkpoints.by_name import load_optimizer, optimizer_from
+from baechi.run.checkpoints.reader import Stored, is_stored
+from baechi.run.checkpoints.together import alike, is_plain, wires_of
+from baechi.run.runtime import Runtime
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
@@ -29,42 +33,98 @@ _CAST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Loading casts between these dtypes. Others (integers, eight-bit floats with a scale) must match."""
 
 
-def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Module:
-    """Load a safetensors checkpoint straight onto the devices of a distributed model.
+def load(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    strict: bool = True,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> nn.Module:
+    """Load a checkpoint straight onto the devices of a distributed model: safetensors, or what `save` wrote.
 
     Args:
-        model: a distributed model; weights that are on `meta` get their memory now.
-        path: a file, an index, or the folder that has one of them.
+        model: a distributed model; weights that are on `meta` get their memory now. What `save` wrote goes
+            into a plain model, too.
+        path: a safetensors file, an index, or the folder that has one of them; a folder that `save` or
+            `torch.distributed.checkpoint` wrote.
         strict: whether every weight must be in the checkpoint, and nothing else.
+        optimizer: of this model: its state is read as well, of what `save` wrote.
 
     Returns:
         The same model.
 
     Raises:
-        CheckpointError: the checkpoint does not match the model; nothing was loaded.
+        CheckpointError: the checkpoint does not match the model or optimizer; nothing was loaded.
         BaechiError: the model is not distributed, or not planned yet.
+        RankError: another rank could not read it.
     """
-    runtime = runtime_of(model)
-    checkpoint, weights = Checkpoint(path), weights_of(model)
+    ways, folder = wires_of(model), Path(path)
+    stored = is_stored(folder)
+    if not (stored and is_plain(model)):
+        runtime_of(model)
+    with alike(ways):
+        checkpoint = Stored(folder) if stored else Checkpoint(folder)
+        if optimizer is None:
+            return fill(model, checkpoint, strict=strict)
+        if not isinstance(checkpoint, Stored):
+            raise ValueError(
+                f"{folder} is a safetensors checkpoint, which has no optimizer: leave optimizer= out"
+            )
+        state = optimizer_from(model, optimizer, checkpoint)
+        fill(model, checkpoint, strict=strict)
+        load_optimizer(optimizer, state)
+    return model
+
+
+def fill(model: nn.Module, checkpoint: Checkpoint | Stored, *, strict: bool) -> nn.Module:
+    """Read the weights that are here into a model."""
+    weights = weights_of(model)
     loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
     _check(model, checkpoint, weights, loaded, strict=strict)
-    planned = planned_devices(runtime.plan, by_shard(weights, runtime.cuts))
-    backend, sharing = runtime.backend, _sharing(weights)
     own = {name: entry for name, entry in loaded.items() if not isinstance(weights[name], ElsewhereTensor)}
+    runtime = None if is_plain(model) else runtime_of(model)
+    room = _Room(weights, runtime)
     with torch.no_grad():
         for name, value in checkpoint.tensors(own):
-            weight = weights[name]
-            if weight.is_meta and isinstance(weight, ShardedWeight):
-                places = [planned[f"{name}[{number}]"] for number in range(len(weight.shards))]
-                pairs = zip(weight.shards, places, strict=True)
-                refill(weight, [backend.room_for([shard], place)[0] for shard, place in pairs])
-            elif weight.is_meta:
-                _make_room(sharing[storage_object(weight)], backend, planned[name])
-            weight.copy_(value)
+            if weights[name].is_meta:
+                room.make(name)
+            weights[name].copy_(value)
             del value  # release it before the next one is read, to hold one tensor on the host at a time
-    if isinstance(backend, TorchDevices):
+    if isinstance(checkpoint, Stored):
+        for name, extra in checkpoint.others().items():
+            model.get_submodule(name.rpartition(".")[0]).set_extra_state(extra)
+    if runtime is not None and isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
     return model
+
+
+class _Room:
+    """Memory for weights on `meta`.
+
+    Args:
+        weights: of the model, by name.
+        runtime: the model's; None if it has no devices.
+    """
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], runtime: Runtime | None) -> None:
+        self._weights, self._runtime, self._sharing = weights, runtime, _sharing(weights)
+        cuts = {} if runtime is None else runtime.cuts
+        self._planned = {} if runtime is None else planned_devices(runtime.plan, by_shard(weights, cuts))
+
+    def make(self, name: str) -> None:
+        """Let a weight have memory where the plan says."""
+        weight = self._weights[name]
+        if self._runtime is None:
+            raise CheckpointError(
+                f"{name} lies on meta, and the model is not distributed: model.to_empty() first"
+            )
+        backend = self._runtime.backend
+        if isinstance(weight, ShardedWeight):
+            places = [self._planned[f"{name}[{number}]"] for number in range(len(weight.shards))]
+            pairs = zip(weight.shards, places, strict=True)
+            refill(weight, [backend.room_for([shard], place)[0] for shard, place in pairs])
+        else:
+            _make_room(self._sharing[storage_object(weight)], backend, self._planned[name])
 
 
 def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
@@ -83,7 +143,7 @@ def _make_room(weights: list[torch.Tensor], backend: AbstractBackend, place: str
 
 def _check(
     model: nn.Module,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | Stored,
     weights: Mapping[str, torch.Tensor],
     loaded: Mapping[str, Entry],
     *,

@@ -35,6 +35,10 @@ _IN_PLACE = {
 }
 """What does nothing where values are elsewhere, if no value from elsewhere goes into a tensor of here."""
 
+_TO_FILES = (
+    "let all ranks call baechi.save(model, folder), or write what baechi.whole_state(model) returns on rank 0"
+)
+
 _LIKE = {_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN.zeros_like.default}
 _JOINED = {_ATEN.cat.default}
 
@@ -71,18 +75,20 @@ class ElsewhereTensor(torch.Tensor):
         del tensor_contents
         return f"<{self.called}: {str(self.dtype)[6:]} of shape {tuple(self.shape)} on {self.place}>"
 
-    def refuse(self, what: str) -> NoReturn:
+    def refuse(self, what: str, cure: str = "") -> NoReturn:
         """Raise: the values would be needed."""
+        cure = cure or (
+            "read it on that rank, or, of what the model returns, let its loss (loss=) be all that you read"
+        )
         raise RankError(
-            f"{self.called} lies on {self.place}, so this process has no values of it ({what}): read it on "
-            f"that rank, or, of what the model returns, let its loss (loss=) be all that you read"
+            f"{self.called} lies on {self.place}, so this process has no values of it ({what}): {cure}"
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.refuse("a copy was asked for")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        self.refuse("it was to be written to a file")
+        self.refuse("it was to be written to a file", _TO_FILES)
 
     def tolist(self) -> NoReturn:
         """Refused."""

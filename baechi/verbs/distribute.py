@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
+from baechi.backend.ranks.rendezvous import divide, stay_on_host
 from baechi.place import find
 from baechi.place.auto import check_effort
 from baechi.place.evaluation import Effort
@@ -59,6 +60,7 @@ from baechi.verbs.ranks.distribution import (
     assign_in_ranks,
     by_first,
     check_ranks,
+    check_replicas,
     is_over_ranks,
     ranks_cluster,
     refuse_in_ranks,
@@ -101,6 +103,7 @@ def distribute(
     order: OrderLike = "auto",
     coupled: Coupled = "refuse",
     weights_apart: bool = False,
+    replicas: int | None = None,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> nn.Module:
@@ -160,6 +163,8 @@ def distribute(
             `"refuse"` raises, `"accept"` says it once.
         weights_apart: with `microbatches`, whether gradients of weights are tasks of their own, which fill
             what is idle ("zero bubble"), where steps are predicted shorter by it. It takes more memory.
+        replicas: of several processes, into how many groups they are divided, each with the whole model and
+            batches of its own; gradients are their mean, as of `DistributedDataParallel`. See `replica`.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
         verbose: whether to show progress, and at the end one line about the plan, on the standard error;
@@ -181,6 +186,7 @@ def distribute(
     asked = _Asked(**{name: value for name, value in locals().items() if name != "model"})
     run_room.refuse_distributed(model)
     means = _meant(model, asked)
+    check_replicas(replicas, alone=not is_over_ranks(cluster))
     if is_over_ranks(cluster):
         return _over_ranks(model, asked, means)
     if isinstance(cluster, Cluster) and cluster.ranks:  # emulated in one process, as several would run it
@@ -238,6 +244,7 @@ class _Asked:
     order: OrderLike
     coupled: Coupled
     weights_apart: bool
+    replicas: int | None
     verify: bool
     verbose: bool | None
 
@@ -307,10 +314,13 @@ def _over_ranks(model: nn.Module, asked: _Asked, means: _Meant) -> nn.Module:
             "outputs": asked.outputs,
         }
     )
+    wanted_devices = None if asked.cluster is None else Cluster.parse(asked.cluster)
+    if wanted_devices is not None and wanted_devices.emulated:
+        stay_on_host()
+    divide(asked.replicas or 1)
     batch = None if asked.inputs is None else Inputs.each_of(asked.inputs)
     over = Ranked(batch, means.splitting, means.trained, stages_in_ranks(means.stages), asked.verbose)
-    wanted_devices = None if asked.cluster is None else Cluster.parse(asked.cluster)
-    check_ranks(model, over, told, wanted_devices)
+    check_ranks(model, over, told)
     devices = ranks_cluster(wanted_devices)
     plan = means.plan
     if plan is not None:

@@ -72,13 +72,13 @@ class Fit:
         return self.fits
 
     def __str__(self) -> str:
-        size = "" if self.batch is None else f" of {self.batch}"
+        size = "" if self.batch is None else f" with a batch of {self.batch}"
         largest = "not known" if self.largest_batch is None else self.largest_batch
         most = "" if self.batch is None else f"; the largest batch that fits is {largest}"
         if self.fits:
-            return f"fits with a batch{size}{most}"
+            return f"fits{size}{most}"
         short = shortage(self.short_bytes) or "every device"
-        return f"does not fit with a batch{size}: short on {short}{most}. {self.reason}"
+        return f"does not fit{size}: short on {short}{most}; {self.reason}"
 
 
 def fits(

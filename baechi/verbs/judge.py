@@ -3,14 +3,14 @@
     place within a budget ──▶ plan ──▶ dry run ──▶ do all peaks fit? ──yes──▶ the plan, with its timeline
            ▲                                               │ no
            └── reduce the budget of each device that is ───┘
-               too full, by the bytes it exceeds
+               too full, by the bytes it exceeds; where that leaves no plan, of all devices by a quarter of it
 
 A budget is the memory that placers may plan with. They estimate memory, and the estimate errs on the high
 side. Where they find no placement, they get a somewhat larger budget, and the dry run decides.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -72,11 +72,10 @@ def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
         excess = excess_bytes(plan)
         if not excess:
             return plan
-        full, budget = plan, resized(budget, {name: -size for name, size in excess.items()})
-        try:
-            plan = place_within(budget) if retries_left else plan
-        except PlacementError:
+        full, found = plan, _again(cluster, budget, excess, place_within) if retries_left else None
+        if found is None:
             break
+        plan, budget = found
     raise too_full(full)
 
 
@@ -104,6 +103,27 @@ def _with_timeline(plan: Plan, dry: Timeline) -> Plan:
             live_bytes=dry.live_bytes,
         )
     return replace(plan, dry=dry)
+
+
+def _again(
+    cluster: Cluster, budget: Cluster, excess: Mapping[str, int], place_within: PlaceWithin
+) -> tuple[Plan, Cluster] | None:
+    """Place with less memory on the devices that are too full; if nothing fits, with somewhat less on all."""
+    share = max(
+        [
+            excess[device.name] / max(1, device.memory_bytes)
+            for device in cluster.devices
+            if device.name in excess
+        ]
+    )
+    on_all = {device.name: -round(device.memory_bytes * share / 4) for device in cluster.devices}
+    on_these = {name: -size for name, size in excess.items()}
+    for smaller in (resized(budget, on_these), resized(cluster, on_all)):
+        try:
+            return place_within(smaller), smaller
+        except PlacementError:
+            continue
+    return None
 
 
 def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Cluster, PlacementError | None]:

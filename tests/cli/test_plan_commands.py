@@ -87,6 +87,7 @@ def test_replicas(script: str, tmp_path: Path) -> None:
         ((*asked, "--placer", "m-etf"), "without --placer"),
         ((*asked[:-1], "many"), "--replicas many: it is a whole number"),
         ((*asked[:-1], "3"), "divide into 1, 2, 4 equal groups"),
+        ((asked[0], "zoo:bert-large", *asked[2:]), "and zoo:bert-large is a graph"),
     ):
         done = run(*wrong)
         assert done.exit_code != 0 and why in done.output, done.output

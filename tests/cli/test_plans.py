@@ -8,6 +8,7 @@ from place.graphs import branches, chain, cluster_of
 from records.pipeline.chains import equal_chain
 from typer.testing import CliRunner, Result
 
+from baechi import report
 from baechi.cli import app
 from baechi.records import Plan, Timeline
 from baechi.report.facts import Facts
@@ -43,15 +44,17 @@ def test_report(folder: Path) -> None:
 
 
 def test_report_into_files(folder: Path) -> None:
-    """A page, a trace and the facts, each where it was asked for, and no text."""
-    files = [folder / name for name in ("r.html", "r.trace", "r.json")]
-    done = run("report", folder / "halves.json", "--html", files[0], "--trace", files[1], "--json", files[2])
+    """A page, a picture, a trace and the facts, each where it was asked for, and no text."""
+    files = [folder / name for name in ("r.html", "r.svg", "r.trace", "r.json")]
+    asked = zip(("--html", "--svg", "--trace", "--json"), files, strict=True)
+    done = run("report", folder / "halves.json", *[part for pair in asked for part in pair])
     assert done.exit_code == 0 and done.stdout == ""
     assert done.stderr.splitlines() == [f"wrote {file}" for file in files]
     assert files[0].read_text().startswith("<!doctype html>")
-    assert "traceEvents" in json.loads(files[1].read_text())
     plan = Plan.load(folder / "halves.json")
-    assert json.loads(files[2].read_text()) == json.loads(Facts(plan).to_json())
+    assert files[1].read_text() == report.to_svg(plan)
+    assert "traceEvents" in json.loads(files[2].read_text())
+    assert json.loads(files[3].read_text()) == json.loads(Facts(plan).to_json())
 
 
 def test_report_to_standard_output(folder: Path) -> None:
@@ -66,7 +69,7 @@ def test_report_on_a_pipeline(folder: Path) -> None:
     ordered(equal_chain(2), 4).save(file)
     done = run("report", file)
     assert done.exit_code == 0 and "Memory against time" in done.output and "one device" in done.output
-    done = run("report", file, "--html", page, "--trace", folder / "p.trace")
+    done = run("report", file, "--html", page, "--svg", folder / "p.svg", "--trace", folder / "p.trace")
     assert done.exit_code == 0 and done.stdout == ""
     assert page.read_text().startswith("<!doctype html>") and 'id="graph"' not in page.read_text()
     assert "Measured: " in run("report", file, "--measured", folder / "step.json").output

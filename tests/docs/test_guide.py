@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ def loss_of(out: Tensor) -> Tensor:
     return (out - 1).square().mean()
 
 
-def given(distribute: Callable[..., nn.Module]) -> dict[str, Any]:
+def given() -> dict[str, Any]:
     """What the programs take for granted, the same each time."""
     torch.manual_seed(0)
     sizes = dict(
@@ -66,8 +65,6 @@ def given(distribute: Callable[..., nn.Module]) -> dict[str, Any]:
     ids = torch.randint(32, (4, 6))
     x = torch.randn(12, 6)
     return {
-        "baechi": SimpleNamespace(distribute=distribute),
-        "torch": torch,
         "model": Towers(),
         "lightning_module": Lit(),
         "language_model": LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0)),
@@ -76,8 +73,6 @@ def given(distribute: Callable[..., nn.Module]) -> dict[str, Any]:
         "batch": x[:4],
         "loader": DataLoader(x, batch_size=3),
         "loss_of": loss_of,
-        "no_gpu": True,
-        "backend": "eager",
     }
 
 
@@ -91,9 +86,12 @@ class Sentences:
         return {"input_ids": self.ids[which], "labels": self.ids[which]}
 
 
+DISTRIBUTE = baechi.distribute
+
+
 def spread(model: nn.Module, batch: Any, **options: Any) -> nn.Module:
     """Distribute over two emulated devices, both of which are used."""
-    return baechi.distribute(model, batch, cluster=baechi.Cluster.virtual(2), placer="round-robin", **options)
+    return DISTRIBUTE(model, batch, cluster=baechi.Cluster.virtual(2), placer="round-robin", **options)
 
 
 @pytest.fixture
@@ -104,9 +102,13 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 
 def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:
-    names = given(distribute)
+    """The model after a program, on no GPU, without a compiler, with this function for `distribute`."""
+    names = given()
     torch.manual_seed(1)
-    exec(program, names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baechi, "distribute", distribute)
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        exec(program.replace('"inductor"', '"eager"'), names)
     model: nn.Module = names["model"]
     return model
 
@@ -114,15 +116,18 @@ def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:
 @pytest.mark.parametrize("title", PROGRAMS)
 def test_recipe(title: str, group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights after the program are those that it makes of the plain model."""
-    monkeypatch.chdir(tmp_path)
+    for folder in ("plain", "spread"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
     plain = trained(PROGRAMS[title], lambda model, batch, **options: model)
+    monkeypatch.chdir(tmp_path / "spread")
     model = trained(PROGRAMS[title], spread)
     assert len(baechi.plan_of(model).devices_used) == 2
     expected, found = plain.state_dict(), model.state_dict()
     assert expected.keys() == found.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name].cpu(), weight, rtol=1e-5, atol=1e-6, msg=name)
-    begun = given(lambda model: model)
+    begun = given()
     untrained = begun["language_model"] if "Trainer of" in title else begun["model"]
     if isinstance(plain, type(untrained)):
         assert any(

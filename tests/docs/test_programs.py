@@ -10,7 +10,6 @@ from docs.pages import blocks, printed_by, recipes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import baechi
 
@@ -47,15 +46,11 @@ def given() -> dict[str, Any]:
     by_count: dict[str, Any] = {}
     exec(blocks("docs/placers.md", "python")[0][1], by_count)
     return {
-        "baechi": baechi,
-        "torch": torch,
         "model": Translator(),
         "batch": ids,
         "cluster": baechi.Cluster.virtual(2, memory="1GiB"),
         "by_count": by_count["by_count"],
         "config": TINY,
-        "LlamaForCausalLM": LlamaForCausalLM,
-        "LlamaRotaryEmbedding": LlamaRotaryEmbedding,
     }
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from place.graphs import chain, cluster_of
 
 import baechi
@@ -126,3 +127,12 @@ def test_json(ran: tuple[Plan, Timeline]) -> None:
 def test_any_width(size: int) -> None:
     """The report fits the width that it is given."""
     assert max(len(line) for line in report.to_text(plan(), width=size).splitlines()) <= size
+
+
+def test_on_one_device_the_model_computes() -> None:
+    """A dry run of a plan on one device sees no layers: what computes there is not the caller."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+    cluster = baechi.Cluster.virtual(2, memory="1GiB", like="CPU")
+    baechi.distribute(model, torch.randn(256, 512), cluster=cluster, placer="single", optimizer="adam")
+    _, _, path = report.to_text(baechi.plan_of(model)).partition("Critical path")
+    assert "the model, backward" in path and "the caller, backward" not in path

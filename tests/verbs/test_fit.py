@@ -86,7 +86,7 @@ def test_on_meta_and_without_a_batch() -> None:
 
     answer = baechi.fits(Scalar(), torch.tensor(1.0), cluster, training=False)
     assert answer and answer.batch is None and answer.largest_batch is None
-    assert str(answer) == "fits with a batch"
+    assert str(answer) == "fits"
 
 
 def test_a_model_that_looks_at_values_with_meta_inputs_is_refused() -> None:

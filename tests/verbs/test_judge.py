@@ -74,7 +74,15 @@ def test_a_device_that_is_too_full_gets_that_much_less() -> None:
         judged(cluster, place, Said(1, 2, 3))
     assert place.asked == [1000, 999, 997]
     with pytest.raises(PlacementError, match=r"cpu:0 and cpu:1 by 7 B each"):
-        judged(cluster, Budgets(graph, False, True), Said(7))
+        judged(cluster, Budgets(graph, False, True, True), Said(7))
+
+
+def test_where_that_leaves_no_plan_all_get_somewhat_less() -> None:
+    """The allocator's segments may miss by more than plans differ."""
+    graph, cluster = planned(1000)
+    place = Budgets(graph, False, True, False)
+    assert judged(cluster, place, Said(100, 0)).timeline.source == "dry run"
+    assert place.asked == [1000, 900, 975]
 
 
 def test_what_the_estimate_refuses_may_fit() -> None:

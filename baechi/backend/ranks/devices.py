@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.ranks.rendezvous import own_device
 from baechi.backend.ranks.wires import Wires
 from baechi.backend.real.devices import TorchDevices
 from baechi.errors import PlanError
@@ -102,7 +103,8 @@ class TorchRanks(RankDevices, TorchDevices):
     """
 
     def __init__(self, names: Sequence[str], wires: Wires) -> None:
-        self._here = self._join(names, wires)
+        own = self._join(names, wires)
+        self._here = str(own_device()) if wires.replicas > 1 else own
         TorchDevices.__init__(self, (self._here,))
         self.names = tuple(names)
 

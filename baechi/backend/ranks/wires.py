@@ -4,63 +4,84 @@
     backward   one for gradients, so that none waits behind an activation of the same pair
     together   one for what all ranks do: agree, share the loss, add up norms
 
+With replicas a rank has these with the ranks of its replica, which are numbered inside of it, and two more:
+
+    across     of the ranks with the same part of the model: mean of gradients
+    all        of all processes: what they were given, the plan, checkpoints
+
 There are no tags: of an ordered pair, both ends issue the same transfers of a group in the same order.
 """
 
 import gc
-import os
 import time
+import traceback
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import distributed
 
-from baechi.errors import BaechiError, RankError, said_by
-from baechi.torchlib.private.groups import default_store
+from baechi.backend.ranks.limits import limit_s
+from baechi.backend.ranks.spot import Spot
+from baechi.backend.ranks.watcher import Wait, Watcher
+from baechi.errors import BaechiError, FirstError, RankError, note, said_by
+from baechi.torchlib.private.groups import is_together
 
-LIMIT = "BAECHI_RANKS_LIMIT_S"
-"""The environment variable with the seconds after which a rank that waits for another one gives up."""
-
-_LIMIT_S = 600.0
 _MOST_SENDS = 4
 """So many sends to a rank are under way at most: a sent tensor keeps its memory until then."""
 
-_ERROR = "baechi/first_error"
-_NEWS_S = 3.0
-"""How long a rank that lost another one waits to be told why."""
-
-
-def limit_s() -> float:
-    """How long a rank waits for another one, in seconds."""
-    said = os.environ.get(LIMIT, "")
-    try:
-        found = float(said or _LIMIT_S)
-    except ValueError:
-        found = 0.0
-    if found <= 0:
-        raise ValueError(f"{LIMIT} is {said!r}: seconds that a rank waits for another one, above 0")
-    return found
+_AFTER_S = 60.0
+"""So much later than the watcher torch's own limit comes."""
 
 
 class Wires:
     """The ways between this process and the others, on top of torch's default group.
 
+    Args:
+        replicas: into how many groups of equal size the processes are divided.
+
+        watcher: of this process.
+
     Attributes:
-        rank: which process this is.
-        size: how many there are.
+        number: which process this is.
+        rank: which process of its replica.
+        size: how many a replica has.
+        replica: which replica this is.
+        replicas: how many there are.
+        host: the machine of this process.
+        limit_s: how long one waits for another, now.
+        predicted_s: the predicted step of the model.
+        step: which step it is; 0 before the first one.
     """
 
-    def __init__(self) -> None:
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+    def __init__(self, replicas: int, watcher: Watcher) -> None:
+        self.number, processes = distributed.get_rank(), distributed.get_world_size()
+        self.replicas, self.size = replicas, processes // replicas
+        self.replica, self.rank = divmod(self.number, self.size)
+        self.host, self.limit_s = watcher.host, limit_s()
+        self.predicted_s, self.step = 0.0, 0
         self._device = "cpu"
-        limit = timedelta(seconds=limit_s())
-        self._groups = [distributed.new_group(timeout=limit) for _ in range(3)]
+        limit = timedelta(seconds=self.limit_s + _AFTER_S)
+        inside = [range(start, start + self.size) for start in range(0, processes, self.size)]
+        across = [range(place, processes, self.size) for place in range(self.size)]
+        self._members, self._across = inside[self.replica], across[self.rank]
+        self._everyone = range(processes)
+        self._groups = [_group(inside, self.number, limit) for _ in range(3)]
+        if replicas > 1:
+            self._groups += [_group(each, self.number, limit) for each in (across, [self._everyone])]
         self._sends: defaultdict[int, deque[tuple[Any, torch.Tensor]]] = defaultdict(deque)
         self._broken = ""
+        self._watcher, self._news = watcher, watcher.news
+
+    def be_at(self, spot: Callable[[], Spot]) -> Callable[[], Spot]:
+        """Note what says where this rank is, if someone asks; returns what said so before."""
+        before, self._watcher.spot = self._watcher.spot, spot
+        return before
 
     def open(self, device: torch.device) -> None:
         """Send something on each way once: where ways open late, they do so now, under the time limit.
@@ -78,6 +99,23 @@ class Wires:
                         self.wait_for_sends()
                     elif source != target and self.rank == target:
                         self.wait(self.receive(one, source, backward=backward), source)
+        for group in self._groups[3:]:
+            with self._watched(self._everyone):
+                distributed.all_reduce(torch.zeros(1, device=device), group=group)
+
+    @property
+    def across(self) -> Any:
+        """Torch's group of the ranks that have the same part of the model; None without replicas."""
+        return self._groups[3] if self.replicas > 1 else None
+
+    @property
+    def name(self) -> str:
+        """What errors call this rank: its number among all processes."""
+        return f"rank {self.number}"
+
+    def number_of(self, rank: int) -> int:
+        """The number of a rank of this replica among all processes."""
+        return self._members[rank]
 
     # --- from rank to rank
 
@@ -86,17 +124,19 @@ class Wires:
         waiting = self._sends[target]
         while len(waiting) >= _MOST_SENDS:
             self.wait(waiting.popleft()[0], target)
-        with self._watched(target):
-            waiting.append((distributed.isend(flat, target, group=self._groups[backward]), flat))
+        with self._watched([self._members[target]]):
+            waiting.append(
+                (distributed.isend(flat, self._members[target], group=self._groups[backward]), flat)
+            )
 
     def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> Any:
         """Begin to receive into a tensor without gaps; returns what `wait` takes."""
-        with self._watched(source):
-            return distributed.irecv(flat, source, group=self._groups[backward])
+        with self._watched([self._members[source]]):
+            return distributed.irecv(flat, self._members[source], group=self._groups[backward])
 
     def wait(self, work: Any, other: int) -> None:
         """Wait until a transfer with another rank is over."""
-        with self._watched(other):
+        with self._watched([self._members[other]]):
             work.wait()
 
     def wait_for_sends(self) -> None:
@@ -109,12 +149,12 @@ class Wires:
 
     def share(self, flat: torch.Tensor, source: int) -> None:
         """Give all ranks what one has, in place."""
-        with self._watched(source):
-            distributed.broadcast(flat, source, group=self._groups[2])
+        with self._watched(self._members if source == self.rank else [self._members[source]]):
+            distributed.broadcast(flat, self._members[source], group=self._groups[2])
 
     def add_up(self, values: torch.Tensor) -> None:
         """Add up what all ranks have, in place."""
-        with self._watched(None):
+        with self._watched(self._members):
             distributed.all_reduce(values, group=self._groups[2])
 
     def agree_on(self, number: int, what: str) -> None:
@@ -127,67 +167,198 @@ class Wires:
         """By rank, the numbers that it gave."""
         mine = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        with self._watched(None):
+        with self._watched(self._members):
             distributed.all_gather(found, mine, group=self._groups[2])
-        return [one.tolist() for one in found]
+            return [one.tolist() for one in found]
 
     def gather_objects(self, mine: Any) -> list[Any]:
-        """By rank, what it gave."""
-        found: list[Any] = [None] * self.size
-        with self._watched(None):
-            distributed.all_gather_object(found, mine, group=self._groups[2])
+        """By rank of this replica, what it gave."""
+        return self._gathered(mine, self._groups[2], self._members)
+
+    # --- all processes: also of other replicas
+
+    def gather_all(self, mine: Any) -> list[Any]:
+        """By process, what it gave."""
+        return self._gathered(mine, self._groups[-1], self._everyone)
+
+    def _gathered(self, mine: Any, group: Any, members: Sequence[int]) -> list[Any]:
+        found: list[Any] = [None] * len(members)
+        with self._watched(members):
+            distributed.all_gather_object(found, mine, group=group)
         return found
 
     def from_first(self, mine: Any) -> Any:
-        """What rank 0 gave, on all ranks."""
+        """What the first process gave, on all of them."""
         found = [mine]
-        with self._watched(0):
-            distributed.broadcast_object_list(found, 0, group=self._groups[2])
+        with self._watched(self._everyone):
+            distributed.broadcast_object_list(found, 0, group=self._groups[-1])
         return found[0]
 
+    def all_do(self, act: Callable[[Any], None]) -> None:
+        """Let code of torch's act on the group of all processes."""
+        self._refuse_if_broken()
+        with self._watched(self._everyone):
+            act(self._groups[-1])
+
+    # --- replicas
+
+    def begin_sum(self, flat: torch.Tensor) -> Any:
+        """Begin to add up what the ranks with the same part of the model have, in place."""
+        with self._watched(self._across):
+            return distributed.all_reduce(flat, group=self.across, async_op=True)
+
+    def wait_for_sum(self, work: Any) -> None:
+        """Wait until it is added up."""
+        with self._watched(self._across):
+            work.wait()
+
+    def from_first_replica(self, flat: torch.Tensor) -> None:
+        """Give the ranks with the same part of the model what the first of them has, in place."""
+        with self._watched(self._across):
+            distributed.broadcast(flat, self.rank, group=self.across)
+
     # --- errors
+
+    def _refuse_if_broken(self) -> None:
+        heard = self._news.known
+        if heard is not None and not self._broken:
+            self._let_go(heard)
+        if self._broken:
+            raise RankError(
+                f"the ranks are no longer together: start them again. {self._broken}", first=self._news.known
+            )
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """Within this context, in which nothing is sent, an error of one is raised on all.
+
+        They stay together.
+        """
+        self._refuse_if_broken()
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:  # told, and raised again
+            error = raised
+        told = self.gather_all(None if error is None else f"{type(error).__name__}: {said_by(error)}")
+        if error is not None:
+            raise error
+        for rank, said in enumerate(told):
+            if said is not None:
+                raise RankError(f"rank {rank}: {said}", on_all=True)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Within this context an error is told to the other ranks, which end with it."""
-        if self._broken:
-            raise RankError(f"the ranks are no longer together: start them again. {self._broken}")
+        self._refuse_if_broken()
         try:
             yield
-        except Exception as error:  # told, and raised again
+        except BaseException as error:  # told, and raised again
             if not (isinstance(error, RankError) and error.on_all):
                 self.fail(error)
             raise
 
-    def fail(self, error: BaseException) -> None:
-        """Tell the other ranks of an error, the first one that happened, and let go of them."""
+    def fail(self, error: BaseException, where: str = "") -> None:
+        """Tell the other ranks of an error, and let go of them.
+
+        Args:
+            error: the error; the first one of all ranks counts.
+            where: the line of code, if it is none of ours.
+        """
         if not self._broken:
-            said = error.args[0] if isinstance(error, BaechiError) and error.args else said_by(error)
-            self._broken = f"rank {self.rank}: {type(error).__name__}: {said}"
-            default_store().compare_set(_ERROR, "", self._broken)
-            self._sends.clear()
-            while self._groups:  # connections close with the last reference, and then the others notice
-                distributed.destroy_process_group(self._groups.pop())
-            gc.collect()
+            said = str(error.args[0]) if isinstance(error, BaechiError) and error.args else said_by(error)
+            spot, kind = self._watcher.spot(), type(error).__name__
+            text = " ".join([*([said] if said else []), *([f"({where})"] if where else [])])
+            told = FirstError(
+                self.number, self.host, kind, text, spot.step or None, spot.microbatch, spot.layer
+            )
+            if self._end_with(told) == told:
+                note(error, f"on {told.where}; all ranks were told")
+
+    def end(self) -> None:
+        """The script ends: say so to ranks that still wait, and let go of them."""
+        self._watcher.stop()
+        try:
+            self._news.end()
+            self._release()
+            if self.number == 0:
+                self._news.wait_until_ended()
+        except distributed.DistError:  # the rank that has the store ended before
+            pass
+
+    def tell_of(self, error: BaseException, trace: TracebackType | None) -> None:
+        """An error that ends the script, wherever it happened."""
+        frames = traceback.extract_tb(trace)
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        self.fail(error, where)
+
+    def _end_with(self, mine: FirstError) -> FirstError:
+        """Tell of an error; returns the first one of all ranks, and lets go of them."""
+        first = mine
+        self._watcher.met = True
+        try:
+            first = self._news.tell(mine)
+            self._let_go(first)
+            self._news.wait_until_heard()
+        except distributed.DistError:  # the store is gone: each rank says what it knows
+            self._let_go(first)
+        return first
+
+    def _let_go(self, first: FirstError) -> None:
+        self._watcher.met = True
+        self._broken = str(first)
+        self._release()
+
+    def _release(self) -> None:
+        if not self._groups:
+            return
+        self._sends.clear()
+        while self._groups:  # connections close with the last reference, and then the others notice
+            group = self._groups.pop()
+            if is_together():
+                distributed.destroy_process_group(group)
+            del group
+        gc.collect()
 
     @contextmanager
-    def _watched(self, other: int | None) -> Iterator[None]:
+    def _watched(self, others: Sequence[int]) -> Iterator[None]:
+        """Within this context this process waits for others, by their numbers among all."""
+        watcher = self._watcher
+        if self._news.known is not None:
+            raise self._ended_by(self._news.known)
+        watcher.wait = Wait(tuple(others), self.limit_s, watcher.spot, time.monotonic())
         try:
             yield
-        except RuntimeError as error:  # gloo's and NCCL's own, and a limit that is over
+        except RuntimeError as error:  # gloo's and NCCL's own
             if isinstance(error, BaechiError):
                 raise
-            raise self._lost(other, error) from error
+            raise self._lost(others, error) from error
+        finally:
+            watcher.wait = None
 
-    def _lost(self, other: int | None, error: RuntimeError) -> RankError:
-        store, until = default_store(), time.monotonic() + _NEWS_S
-        while time.monotonic() < until:
-            if store.check([_ERROR]):
-                return RankError(f"the step was ended by {store.get(_ERROR).decode()}")
-            time.sleep(0.05)
-        who = "another rank" if other is None else f"rank {other}"
+    def _lost(self, others: Sequence[int], error: RuntimeError) -> RankError:
+        """A connection broke: find out why."""
         lines = said_by(error).strip().splitlines()
-        return RankError(
-            f"rank {self.rank} waited for {who}, which was lost, or took more than {limit_s():g} seconds "
-            f"({LIMIT}); torch says: {lines[0] if lines else type(error).__name__}"
-        )
+        said = lines[0] if lines else type(error).__name__
+        spot = self._watcher.spot()
+        try:
+            found = self._news.first() or self._watcher.culprit() or self._news.first()
+        except distributed.DistError:
+            gone = FirstError(0, "unknown", "Lost", "its process ended, and torch's store with it")
+            found = self._news.known or gone
+        if found is None:
+            rank = self.number if len(others) > 1 else others[0]
+            found = FirstError(rank, "unknown", "Lost", f"a connection broke; torch says: {said}")
+        found = replace(found, step=found.step or spot.step or None)
+        return self._ended_by(self._end_with(found))
+
+    def _ended_by(self, first: FirstError) -> RankError:
+        if not self._broken:
+            self._let_go(first)
+        return RankError(f"the step was ended by {first}", first=first)
+
+
+def _group(each: Sequence[Sequence[int]], own: int, limit: timedelta) -> Any:
+    """The group that this process is in, of several; all processes make all of them, in one order."""
+    made = [distributed.new_group(list(members), timeout=limit) for members in each]
+    return made[[own in members for members in each].index(True)]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
+from threading import current_thread
 from typing import Any
 
 import torch
@@ -76,6 +77,7 @@ def call_pipelined(
         if runs_unsplit(model):
             return whole()
         if torch.is_grad_enabled():
+            microbatches.trains = current_thread()
             refuse_call(model, inputs)
             return _in_parts(model, runtime, microbatches, inputs, compiled)
         kind = _kind(inputs)

@@ -44,6 +44,7 @@ class Microbatches:
         least_rows: how many rows each microbatch had, of the call where that was most.
         writing: kinds of calls that were seen to write what they are given.
         tells_no_more: whether it was said that a call runs unsplit.
+        trains: the thread of the last call with gradients; None if there was none.
     """
 
     pipeline: Pipeline
@@ -59,6 +60,7 @@ class Microbatches:
     least_rows: int = 0
     writing: set[Hashable] = field(default_factory=set)
     tells_no_more: bool = False
+    trains: threading.Thread | None = field(default=None, compare=False)
     _smaller: dict[int, Pipeline] = field(default_factory=dict)
 
     @cached_property
@@ -96,6 +98,12 @@ class Microbatches:
     def judge(self) -> Judge:
         """What is known of the rows of batches."""
         return Judge(self.told, accepts=self.accepts)
+
+    @property
+    def may_look(self) -> bool:
+        """Whether a look is safe: it would undo what a thread that trains writes to weights meanwhile."""
+        trains = self.trains
+        return trains is None or trains is threading.current_thread() or not trains.is_alive()
 
     def anew(self) -> "Microbatches":
         """The same for a copy of the model."""

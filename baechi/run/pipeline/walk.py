@@ -69,7 +69,8 @@ def verdict_of(
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
-    return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
+    case = Case(looker, inputs, parts, microbatches.split)
+    return microbatches.judge.verdict(case, may_look=microbatches.may_look)
 
 
 def judge_before(model: nn.Module, microbatches: Microbatches, inputs: Inputs) -> Verdict | None:

@@ -85,6 +85,14 @@ class Cutting:
         """Whether a position is one of a run."""
         return position < self._runs
 
+    def runs_of(self, position: int) -> tuple[int, ...]:
+        """The runs whose layers a position goes through."""
+        if position < self._runs:
+            return (position,)
+        units = self.units
+        stage = units.backward_order[position - self._runs]
+        return units.runs_of[stage if stage < units.whole else units.weights_of[stage - units.whole]]
+
     def is_value(self, node: fx.Node) -> bool:
         """Whether a node is no operation: a constant, or an input."""
         return node not in self.position

@@ -7,11 +7,13 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
 from baechi.records.inputs import Inputs
 from baechi.run.ranks.schedule import Schedule
@@ -28,7 +30,8 @@ def agree(runtime: Runtime, schedule: Schedule, phase: int, inputs: Inputs | Non
     given = [] if inputs is None else list(tensors_in(inputs.args, inputs.kwargs))
     if inputs is not None:
         runtime.ranked_steps += 1
-    step = runtime.ranked_steps
+    step = backend.wires.step = runtime.ranked_steps
+    backend.wires.be_at(partial(Spot, step, -1))
     looks = [f"{str(one.dtype)[6:]} of shape {tuple(one.shape)}" for one in given]
     sums = list(_sums(given)) if step & (step - 1) == 0 else []
     clock_s = backend.clock_s
@@ -66,8 +69,8 @@ def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence
             pairs = zip_longest(each[0], each[differing[0]], fillvalue="nothing")
             first, other = next((one, two) for one, two in pairs if one != two)
             raise RankError(
-                f"rank {differing[0]} has {what}: there {other[:_SHOWN]}, and {first[:_SHOWN]} on rank 0 "
-                f"(step {steps[0]})",
+                f"rank {backend.wires.number_of(differing[0])} has {what}: there {other[:_SHOWN]}, and "
+                f"{first[:_SHOWN]} on rank {backend.wires.number_of(0)} (step {steps[0]})",
                 on_all=True,
             )
     raise RankError(f"ranks differ in step {steps[0]}: {found}", on_all=True)

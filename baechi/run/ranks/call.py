@@ -29,6 +29,7 @@ from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
+from baechi.run.ranks.averages import Averages, from_first_replica
 from baechi.run.ranks.loop import RankLoop
 from baechi.run.ranks.outputs import output_here, scalars_shared
 from baechi.run.ranks.schedule import Schedule
@@ -147,6 +148,7 @@ class _WholeInRanks(Whole):
         loop.act(self._schedule, 0)
         loop.write((), waits=True)
         wait_for_all_sends(self._ranks)
+        from_first_replica(self._ranks, loop.written())
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
@@ -191,7 +193,9 @@ class _WholeInRanks(Whole):
             agree(self._runtime, schedule, 1)
             loop.act(schedule, 1)
             wait_for_all_sends(self._ranks)
-            found = loop.gradients(leaves)
+            averages = Averages(self._ranks)
+            averages.begin(schedule, leaves, loop.totals)
+            found = averages.finish(leaves, loop.gradients(leaves))
             _note_gradients(schedule, leaves)
         return [
             grad for leaf, grad in zip(leaves, found, strict=True) if not isinstance(leaf, ElsewhereTensor)
@@ -221,6 +225,7 @@ class _InRanks(InParts):
         kind = id(self._pipeline), tuple(self._losses)
         self._schedule = _scheduled((self._runtime, model), self._bounds, self.values, kind, [self._now()])
         self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
+        self._averages = Averages(self._ranks)
         return self._rank_loop
 
     def run(self) -> Any:
@@ -228,8 +233,11 @@ class _InRanks(InParts):
         loop = self._rank_loop
         agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
         loop.act(self._schedule, 0, self._seed_here)
+        if self._losses:
+            self._averages.begin(self._schedule, self._weights, loop.totals)
         loop.write((), waits=not self._losses)
         wait_for_all_sends(self._ranks)
+        from_first_replica(self._ranks, loop.written())
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
             if self._schedule.draws:
@@ -272,7 +280,7 @@ class _InRanks(InParts):
         return bound.result(outputs, deep=False)
 
     def _gradients(self) -> list[torch.Tensor | None]:
-        found = self._rank_loop.gradients(self._weights)
+        found = self._averages.finish(self._weights, self._rank_loop.gradients(self._weights))
         pairs = zip(self._weights, found, strict=True)
         return [grad for leaf, grad in pairs if not isinstance(leaf, ElsewhereTensor)]
 
@@ -295,7 +303,7 @@ def _scheduled(
     found: Schedule | None = runtime.schedules.get(key)
     if found is None:
         weights = frozenset(map(id, weights_of(model).values()))
-        found = runtime.schedules[key] = Schedule(_backend_of(runtime), values, weights)
+        found = runtime.schedules[key] = Schedule(_backend_of(runtime), runtime.plan, values, weights)
         for phase in phases:
             found.extend(phase)
         found.let_go()

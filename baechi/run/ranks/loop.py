@@ -1,5 +1,6 @@
 """Runs one rank's part of a schedule: its programs, and its ends of the transfers, in the one order."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.ranks.limits import limit_s, limit_within_s
+from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
 from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
@@ -57,6 +60,7 @@ class RankLoop(Loop):
         self._schedule = schedule
         self._begin_backward: Callable[[int], object] = _nothing
         self._begun: set[int] = set()
+        self._number = -1
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
         self._underway: dict[int, Underway] = {}
         self._arrived: dict[int, torch.Tensor] = {}
@@ -79,16 +83,28 @@ class RankLoop(Loop):
             phase: which of its phases.
             begin_backward: makes the gradient with which a microbatch goes backward, where that is here.
         """
-        self._schedule, self._begin_backward = schedule, begin_backward or _nothing
+        self._schedule, wires = schedule, self._backend.wires
+        self._begin_backward = begin_backward or _nothing
+        if schedule.has_run:
+            wires.limit_s = limit_within_s(max(wires.predicted_s, schedule.slowest_s))
+        begun_s = time.monotonic()
         self.run(self._tasks(schedule.phases[phase]))
-        self._backend.wires.wait_for_sends()
+        wires.wait_for_sends()
         self._leaving.clear()
         self._begin_backward = _nothing  # else what holds the values would hold itself
+        if schedule.has_run:
+            schedule.slowest_s = max(schedule.slowest_s, time.monotonic() - begun_s)
+        schedule.has_run = phase == len(schedule.phases) - 1 or schedule.has_run
+        wires.limit_s = limit_s()
+        wires.be_at(partial(Spot, wires.step))
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
-        rank = self._backend.wires.rank
+        wires, rank = self._backend.wires, self._backend.wires.rank
         for one in actions:
             values = self._each[one.microbatch]
+            if isinstance(one, Transfer):
+                self._number = one.number
+            wires.be_at(partial(self._spot, one))
             if isinstance(one, Computation):
                 if not values.is_forward(one.position):
                     self._begin(one.microbatch)
@@ -99,10 +115,21 @@ class RankLoop(Loop):
             else:
                 self._receive(one)
 
+    def _spot(self, one: Action) -> Spot:
+        """Where this rank is at an action, for messages."""
+        wires, words = self._backend.wires, self._schedule.words(one)
+        if isinstance(one, Transfer) and one.source == wires.rank:
+            words = f"the reader of {words}"
+        return Spot(wires.step, self._number, one.microbatch, words)
+
     def _begin(self, microbatch: int) -> None:
         if microbatch not in self._begun:
             self._begun.add(microbatch)
             self._begin_backward(microbatch)
+
+    def written(self) -> list[torch.Tensor]:
+        """The buffers of this rank that programs wrote."""
+        return [tensor for tensor, _ in self._written.values()]
 
     # --- transfers
 
@@ -176,7 +203,10 @@ class RankLoop(Loop):
         """Wait for what another rank sent."""
         if one.number in self._arrived:
             return self._arrived[one.number]
+        wires = self._backend.wires
+        reads = wires.be_at(partial(self._spot, one))
         whole = self._awaited(self._underway.pop(one.number), one.source, expected=not one.fetched)
+        wires.be_at(reads)
         if one.shared:
             self._arrived[one.number] = whole
         return whole

@@ -13,6 +13,7 @@ import torch
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
 from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.records.plan import Plan
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
 
@@ -37,10 +38,16 @@ class Schedule:
         draws: whether any program draws.
         phases: what this rank does, phase by phase: forward and backward, or both in one.
         digests: after each phase, a number that tells schedules apart.
+        has_run: whether all phases ran, so that their programs are compiled.
+        slowest_s: how long a phase took at most, since then.
     """
 
-    def __init__(self, backend: RankDevices, values: Sequence[Values], weights: Collection[int]) -> None:
+    def __init__(
+        self, backend: RankDevices, plan: Plan, values: Sequence[Values], weights: Collection[int]
+    ) -> None:
         self._backend, self._values, self._weights = backend, values, weights
+        self._graph = plan.graph
+        self.has_run, self.slowest_s = False, 0.0
         self.transfers: list[Transfer] = []
         self.arrivals: dict[tuple[int, Slot], Transfer] = {}
         self.gradients: dict[int, dict[str, None]] = {}
@@ -73,6 +80,25 @@ class Schedule:
     def let_go(self) -> None:
         """No further phase comes: the values of the call that it was made for are let go."""
         self._values, self._inputs = (), []
+
+    def words(self, one: Action) -> str:
+        """What an action computes, or brings: whose forward or backward."""
+        if isinstance(one, Computation):
+            return self._words(one.microbatch, one.position)
+        if one.slot == STATE:
+            return "the state of the random generator"
+        compiled = self._compiled[one.microbatch]
+        position = compiled.cutting.position.get(compiled.node_of(one.original))
+        return "a weight" if position is None else self._words(one.microbatch, position)
+
+    def _words(self, microbatch: int, position: int) -> str:
+        cutting = self._compiled[microbatch].cutting
+        runs = cutting.runs_of(position)
+        pairs = zip(self._graph.code_order(), cutting.units.run_of, strict=True)
+        inside = [name for name, run in pairs if run in runs]
+        layers = [name for name in inside if self._graph.costs(name).kind == "layer"] or inside
+        between = " to ".join(dict.fromkeys([layers[0], layers[-1]])) if layers else "no layer"
+        return f"{'forward' if cutting.is_forward(position) else 'backward'} of {between}"
 
     @staticmethod
     def _numbered(values: Values) -> list[tuple[int, Slot]]:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.run.ranks.averages import from_first_replica
 from baechi.torchlib.elsewhere import ElsewhereTensor, leave_elsewhere
 from baechi.torchlib.private.groups import TOTAL_NORM, TOTAL_NORM_BY_NAME, grouped_by_kind, norms_of
 from baechi.torchlib.tensors.storage import storage_object
@@ -46,6 +47,8 @@ def keep_own(
                 optimizer.state.pop(weight, None)
             weight.grad = None
             leave_elsewhere(weight, places[name], name, device)
+    own = {id(weight): weight for weight in weights.values() if not isinstance(weight, ElsewhereTensor)}
+    from_first_replica(backend, [weight for weight in own.values() if not weight.is_meta])
     _models.add(model)
     _backends[:] = [backend]
     _teach_torch()

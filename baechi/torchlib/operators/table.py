@@ -68,7 +68,8 @@ _ROWS = (
     ("hardswish_backward native_dropout_backward", Rule(layout=(0, 1))),
     ("elu_backward", Rule(layout=(0, 5))),
     ("copysign floor_divide xlogy special_xlog1py", Rule(layout=(0, 1))),
-    ("linalg_* _linalg_* cholesky* triangular_solve lu_* ormqr geqrf quantized*", Rule(heavy=True)),
+    # but for `linalg_vector_norm`, `linalg_vecdot` and `linalg_vander`, which read what they are given once
+    ("linalg_[!v]* _linalg_* cholesky* triangular_solve lu_* ormqr geqrf quantized*", Rule(heavy=True)),
     ("_ctc_loss", Rule(heavy=True, sized_by=(2, 3))),
     ("_thnn_fused* _cudnn_rnn* grid_sampler* _trilinear* _ctc_loss_backward", Rule(heavy=True)),
     ("convolution_overrideable", Rule(heavy=True)),

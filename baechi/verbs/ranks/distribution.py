@@ -6,7 +6,7 @@ all      is the batch split as it should be? assign    before the weights go to 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from baechi import run as run_room
 from baechi.backend.processes import size_here
-from baechi.backend.ranks.rendezvous import own_device, stay_on_host, wires
+from baechi.backend.ranks.rendezvous import own_device, wires
 from baechi.backend.real.discover import discover
 from baechi.errors import PlanError, RankError
 from baechi.progress import say, verbosity
@@ -67,6 +67,19 @@ def is_over_ranks(cluster: object) -> bool:
     return (cluster is None or ranked) and size_here() > 1
 
 
+def check_replicas(replicas: object, *, alone: bool) -> None:
+    """Raise if a number of replicas is none, or there are no processes for them."""
+    if replicas is None:
+        return
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
+        raise ValueError(f"replicas={replicas!r} has to be a number from 1 on, or left out")
+    if alone and replicas > 1:
+        raise ValueError(
+            f"replicas={replicas} needs several processes, and no cluster=: start them with torchrun, a "
+            f"multiple of {replicas}. For other devices of this process there is baechi.dispatch"
+        )
+
+
 def ranks_cluster(asked: Cluster | None = None) -> Cluster:
     """The devices of all ranks: those that were asked for, else as rank 0 knows them."""
     if asked is not None:
@@ -74,20 +87,32 @@ def ranks_cluster(asked: Cluster | None = None) -> Cluster:
     ways, own = wires(), own_device()
     name, link = name_of(ways.rank, str(own)), _BETWEEN
     if own.type == "cpu":
-        sheet = {**datasheet("CPU"), "memory_bytes": free_host_bytes() // ways.size}
+        sheet = {**datasheet("CPU"), "memory_bytes": free_host_bytes() // (ways.size * ways.replicas)}
         mine: tuple[Device, Link] = (Device(name, "CPU", **sheet), link)
     else:
         here = discover()
         mine = (replace(here.device(str(own)), name=name), here.link)
-    found = ways.from_first(ways.gather_objects(mine))
-    return Cluster(tuple([device for device, _ in found]), link=found[0][1])
+    found = ways.from_first(ways.gather_all(mine))
+    places = [found[place :: ways.size] for place in range(ways.size)]
+    return Cluster(tuple([_least([one for one, _ in each]) for each in places]), link=found[0][1])
+
+
+def _least(devices: Sequence[Device]) -> Device:
+    """The device of a place in the plan, which each replica has: the memory of the smallest."""
+    kinds = {one.kind for one in devices}
+    if len(kinds) > 1:
+        raise PlanError(
+            f"replicas need equal devices, and {devices[0].name.partition('/')[0]} of each replica has one "
+            f"of {', '.join(sorted(kinds))}: start processes so that replicas are alike"
+        )
+    return replace(devices[0], memory_bytes=min(one.memory_bytes for one in devices))
 
 
 def by_first(make: Callable[[], Plan | Pipeline]) -> Plan | Pipeline:
     """What rank 0 makes, on all ranks; an error of it ends all."""
     ways = wires()
     with ways.guarded():
-        made = make() if ways.rank == 0 else None
+        made = make() if ways.number == 0 else None
         kind, text = ways.from_first(None if made is None else (made.record_kind, made.to_json()))
     kinds: Mapping[str, type[Plan] | type[Pipeline]] = {
         Plan.record_kind: Plan,
@@ -151,12 +176,8 @@ def seated(plan: Plan | Pipeline, cluster: Cluster) -> Plan | Pipeline:
     )
 
 
-def check_ranks(
-    model: nn.Module, ranked: Ranked, asked: Mapping[str, object], cluster: Cluster | None
-) -> None:
+def check_ranks(model: nn.Module, ranked: Ranked, asked: Mapping[str, object]) -> None:
     """Raise on all ranks if they were given something else."""
-    if cluster is not None and cluster.emulated:
-        stay_on_host()
     ways = wires()
     with ways.guarded():
         check_alike(ways, fingerprint(model, ranked.inputs or [], asked))
@@ -165,7 +186,7 @@ def check_ranks(
 def assign_in_ranks(model: nn.Module, made: Plan | Pipeline, ranked: Ranked) -> nn.Module:
     """Distribute a model by one plan; afterwards each rank has its part of the weights."""
     ways = wires()
-    with ways.guarded(), verbosity(ranked.verbose if ways.rank == 0 else False):
+    with ways.guarded(), verbosity(ranked.verbose if ways.number == 0 else False):
         microbatches = None
         plan = made.plan if isinstance(made, Pipeline) else made
         if isinstance(made, Pipeline) and ranked.splitting is not None:
@@ -181,6 +202,7 @@ def assign_in_ranks(model: nn.Module, made: Plan | Pipeline, ranked: Ranked) -> 
             microbatches=microbatches,
             stages=ranked.stages,
         )
+        ways.predicted_s = ways.from_first(made.timeline.makespan_s if ways.rank == 0 else 0.0)
         say(lambda: summary(run_room.plan_of(model)))
     return model
 
@@ -202,7 +224,7 @@ def _judge(model: nn.Module, microbatches: Microbatches, ranked: Ranked) -> None
         return
     ways = wires()
     known = str(sorted(verdict.shares.items())), str(sorted(verdict.found.dims.items()))
-    said: list[Any] = ways.gather_objects(known)
+    said: list[Any] = ways.gather_all(known)
     for rank, one in enumerate(said):
         if one != said[0]:
             raise RankError(

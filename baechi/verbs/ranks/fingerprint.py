@@ -47,14 +47,16 @@ def fingerprint(model: nn.Module, inputs: list[Inputs], asked: Mapping[str, obje
 
 def check_alike(wires: Wires, mine: Parts) -> None:
     """Raise on all ranks if they differ."""
-    said: list[Any] = wires.gather_objects(mine)
-    for part, lines in said[0].items():
+    said: list[Any] = wires.gather_all(mine)
+    for part in said[0]:
         for rank, other in enumerate(said):
+            base = rank - rank % wires.size if part == "batch" else 0  # each replica has a batch of its own
+            lines = said[base][part]
             if other[part] != lines:
                 pairs = zip_longest(lines, other[part], fillvalue="nothing")
                 first, there = next((one, two) for one, two in pairs if one != two)
                 raise RankError(
-                    f"rank {rank} has another {part} than rank 0: {there} (on rank 0: {first}); "
+                    f"rank {rank} has another {part} than rank {base}: {there} (on rank {base}: {first}); "
                     f"{_CURES[part]}",
                     on_all=True,
                 )

@@ -6,8 +6,8 @@ import pytest
 
 from baechi.cli.targets import shipped
 from baechi.errors import RecordError
-from baechi.records import Cluster, Host, Link
-from baechi.records.datasheet import usual_link
+from baechi.records import Cluster, Host, Link, files
+from baechi.records.datasheet import known_kinds, usual_link
 
 
 @pytest.mark.parametrize("name", shipped("cluster"))
@@ -16,6 +16,16 @@ def test_shipped_clusters(name: str) -> None:
     cluster = Cluster.parse(name)
     count = name.split("x")[0]
     assert len(cluster) == (int(count) if count.isdigit() else name.count("-") + ("server" in name) * 2)
+
+
+@pytest.mark.parametrize("kind", known_kinds())
+def test_datasheets(kind: str) -> None:
+    """Each entry says memory, rates, a link and where its figures are from, and makes a cluster."""
+    entry = files.read("devices", files.profiles_folder() / "devices.json")["devices"][kind]
+    assert entry["source"] and entry["flops_per_s"]["float32"] > 0 and entry["link"]["bytes_per_s"] > 0
+    cluster = Cluster.parse(f"2x{kind}")
+    assert [device.kind for device in cluster.devices] == [kind, kind]
+    assert cluster.devices[0].memory_bytes > 2**30 and cluster.link.bytes_per_s > 0
 
 
 def test_kinds_and_numbers() -> None:

@@ -179,3 +179,36 @@ def test_a_thread_that_evaluates() -> None:
         over.set()
         thread.join()
     assert not wrong
+
+
+def test_gradients_handed_over_during_an_evaluation() -> None:
+    """A thread evaluates for the first time while `backward()` of another one writes gradients: they stay."""
+    model = seeded(Blocks)
+    plain = copy.deepcopy(model)
+    plain(X, Y)["loss"].backward()
+    expected = plain(X).detach()
+    inside, over, found = threading.Event(), threading.Event(), []
+
+    def wait(*_: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            over.wait()
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            found.append(model(X))
+
+    pipelined(model, (X, Y), microbatches=4, device_map=WHERE)
+    loss = model(X, Y)["loss"]
+    handle = next(iter(model.children())).register_forward_pre_hook(wait)
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        loss.backward()
+    finally:
+        over.set()
+        thread.join()
+        handle.remove()
+    assert_same_gradients(model, plain)
+    torch.testing.assert_close(found[0], expected)

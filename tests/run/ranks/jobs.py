@@ -3,7 +3,6 @@
 import copy
 import io
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -205,15 +204,6 @@ def failing(text: str, rank: int) -> Any:
         from baechi.run.ranks.loop import RankLoop
 
         RankLoop._keep = refuse  # type: ignore[method-assign]
-    model(**data[1]).backward()
-
-
-def sleeping(text: str, sleep_s: float) -> Any:
-    """Let rank 1 come late to the second step."""
-    model, data = distributed("towers", text, 2)
-    model(**data[0]).backward()
-    if torch.distributed.get_rank() == 1:
-        time.sleep(sleep_s)
     model(**data[1]).backward()
 
 

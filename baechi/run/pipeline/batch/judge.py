@@ -407,8 +407,8 @@ class Judge:
         """The rules for the batch that is judged, as long as it is."""
         self._said: set[str] = set()
 
-    def verdict(self, case: Case) -> Verdict:
-        """What the parts of a batch count."""
+    def verdict(self, case: Case, *, may_look: bool = True) -> Verdict:
+        """What the parts of a batch count; `Unsplittable` if that takes a look, which may not be."""
         if len(case.parts.rows) == 1:  # it is the whole
             return Verdict(Found(), {}, partial(list, [1.0]), case.parts.rows)
         self._calls += 1
@@ -418,6 +418,10 @@ class Judge:
             is_time = is_time or self._varies(case, even)
         for name, evidence in self._numbers.items() if self._asks_again else ():
             is_time = is_time or evidence.asks(case.parts, self._rules_of(name, case.parts))
+        if is_time and not may_look:
+            raise Unsplittable(
+                "its parts would have to be compared with the whole, while another thread trains the model"
+            )
         if is_time:
             try:
                 self._judge(case)
