@@ -108,7 +108,7 @@ class Runtime:
         self._senders = frozenset(plan.graph.module_of(call) for call in self.readers)
         reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
-        self.outputs_stay = plan.graph.outputs_stay
+        self.outputs_stay = plan.graph.outputs_stay or bool(plan.cluster.ranks)
         """Whether outputs stay where they were made; else they go to where the inputs lie."""
         self.moves = moves_of(plan)
         """The functional ops that the plan places elsewhere than what they follow."""

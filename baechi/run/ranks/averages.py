@@ -5,7 +5,6 @@ rank 1   F1 ... B1 ─▶ sum with rank 3                  while other ranks of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
