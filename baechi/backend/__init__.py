@@ -7,8 +7,9 @@ Start: `abstract`, then `transfer`.
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
-from baechi.backend.ranks.devices import RankDevices
-from baechi.backend.ranks.names import are_of_ranks
+from baechi.backend.processes import size_here
+from baechi.backend.ranks.devices import TorchRanks
+from baechi.backend.ranks.emulated import VirtualRanks
 from baechi.backend.ranks.rendezvous import wires
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import is_here
@@ -18,8 +19,10 @@ from baechi.records.cluster import Cluster
 
 def backend_of(cluster: Cluster) -> AbstractBackend:
     """The backend that runs a cluster."""
-    if are_of_ranks(cluster.names) and not cluster.emulated:
-        return RankDevices(cluster.names, wires())
+    if cluster.emulated and cluster.ranks and size_here() > 1:
+        return VirtualRanks(cluster.names, wires())
+    if cluster.ranks and not cluster.emulated:
+        return TorchRanks(cluster.names, wires())
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 

@@ -26,6 +26,9 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
     host: str
     """The host's place."""
 
+    sends_rows = False
+    """Whether what goes to another device goes as a row of bytes, with the strides that a graph says."""
+
     def __init__(self) -> None:
         self.outstanding: dict[str, dict[Any, list[Any]]] = {}
         """By place and stream, the sends that no stream has waited for yet; see `sends`."""
@@ -115,6 +118,14 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         Returns:
             Whether it now lies there; False if it has to be copied.
         """
+
+    def known_to_all(self, scalar: torch.Tensor) -> torch.Tensor | None:
+        """A scalar that every rank has without a transfer of the step, as kernels take it; None if none does.
+
+        Args:
+            scalar: the gradient of the loss.
+        """
+        return None
 
     def leave(self, tensor: torch.Tensor) -> None:
         """What this thread computes next without the runtime comes after what made a tensor.

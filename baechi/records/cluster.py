@@ -14,6 +14,7 @@ from baechi.records.described.devices import CUDA, LinkLike, Memory, devices_of,
 from baechi.records.described.devices import HOST as HOST
 from baechi.records.device import RESERVE, Device, Host, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
+from baechi.records.rank_names import are_of_ranks, name_of, rank_of
 from baechi.records.schema import DeviceName, Seconds, faults_of
 
 Reception = Literal["serial", "free"]
@@ -72,6 +73,12 @@ class Cluster(AbstractRecord):
     def host_of(self) -> Mapping[str, Host]:
         """By device, its host; empty where the cluster names none."""
         return {name: host for host in self.hosts for name in host.devices}
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """By device, the process that has it; empty where one process has all of them."""
+        found = [rank_of(name) for name in self.names] if are_of_ranks(self.names) else []
+        return tuple([rank for rank in found if rank is not None])
 
     @cached_property
     def on_host(self) -> frozenset[str]:
@@ -163,8 +170,9 @@ class Cluster(AbstractRecord):
         like: str | Sequence[str] = "A100-80GB",
         link: LinkLike = None,
         *,
-        reception: Reception = "serial",
+        reception: Reception | None = None,
         reserve: Reserve = 0,
+        ranks: bool = False,
     ) -> "Cluster":
         """A cluster of devices emulated in this process, to run on without a GPU.
 
@@ -178,11 +186,13 @@ class Cluster(AbstractRecord):
             like: whose datasheet gives the rates, and the memory unless given; or one for each device, as in
                 `["A100-40GB", "L4"]`.
             link: as `parse` takes it.
-            reception: see `Cluster`.
+            reception: see `Cluster`; `"serial"` unless given, over ranks `"free"`.
             reserve: what plans leave free of each: a fraction, or bytes, as text, too. See `discover`.
+            ranks: whether each device belongs to a process of its own. `torchrun` starts so many; in one
+                process all are emulated, each with a host of its own.
 
         Returns:
-            Devices named `"cpu:0"`, `"cpu:1"` and so on.
+            Devices named `"cpu:0"`, `"cpu:1"` and so on, those of ranks `"rank0/cpu:0"`, `"rank1/cpu:1"`.
 
         Raises:
             ValueError: n is below 1, a size is no size, there are not n of them, or there is no
@@ -190,6 +200,9 @@ class Cluster(AbstractRecord):
         """
         kinds = kinds_of(n, like)
         devices, way = devices_of(kinds, "cpu", memory, reserve), link_of(link, kinds)
+        if ranks:
+            devices = tuple([replace(one, name=name_of(k, one.name)) for k, one in enumerate(devices)])
+        reception = reception or ("free" if ranks else "serial")
         return cls(devices, link=way, reception=reception, emulated=True)
 
     @classmethod

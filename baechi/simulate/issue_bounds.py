@@ -27,7 +27,10 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
     shared_s = sum(alone_s) / len(cluster)
     backward = max(shared_s, _longest_s(indexed, alone_s)) - cluster.launch_s
     sent = _sent_inputs(indexed)
-    return sum(forward_s) + cluster.launch_s * (sent - 1) + sum(fetched_s), max(0.0, backward)
+    forward = sum(forward_s) + cluster.launch_s * (sent - 1)
+    if cluster.ranks:  # the hosts share it; each begins with its first kernel
+        forward = max(0.0, (sum(forward_s) + cluster.launch_s * sent) / len(cluster) - cluster.launch_s)
+    return forward + sum(fetched_s), max(0.0, backward)
 
 
 def host_times_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[list[float], list[float]]:

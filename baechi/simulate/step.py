@@ -97,12 +97,13 @@ def _play(stage: IndexedPlan, memory: Memory) -> list[_Played]:
         return phases
     back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
     # the host goes on when it has what the model returns; at once if that stays
-    free_s = forward.now_s if stage.knows_host and stage.graph.outputs_stay else times.end_s
+    goes_on = stage.knows_host and stage.graph.outputs_stay
+    free_s = forward.clocks_s if goes_on else [times.end_s] * stage.host
     backward = Backward(stage, clock, back, free_s, times.end_s)
     go_back(stage, backward, transfers, back, instructions)
     phases.append(_Played("backward", back, backward.over()))
     if stage.knows_host:
-        walker = BackwardLedger(stage, memory, kept, back, phases[1].times, free_s)
+        walker = BackwardLedger(stage, memory, kept, back, phases[1].times, max(free_s))
         go_back(stage, walker, transfers, back, instructions)
         memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
     else:

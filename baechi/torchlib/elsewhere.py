@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from baechi.errors import RankError
+from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.private.modules import (
     buffer_table,
     flat_lists,
@@ -146,7 +147,7 @@ class StandIns:
         before: list[tuple[Any, str, torch.Tensor]] = []
         lists: list[tuple[nn.RNNBase, tuple[Any, Any]]] = []
         try:
-            for module in model.modules():
+            for module in modules_in(model):
                 for table in (parameter_table(module), buffer_table(module)):
                     for name, weight in table.items():
                         if isinstance(weight, ElsewhereTensor):

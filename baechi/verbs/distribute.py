@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
-from baechi.backend.ranks.rendezvous import divide
+from baechi.backend.ranks.rendezvous import divide, stay_on_host
 from baechi.place import find
 from baechi.place.auto import check_effort
 from baechi.place.evaluation import Effort
@@ -189,6 +189,8 @@ def distribute(
     check_replicas(replicas, alone=not is_over_ranks(cluster))
     if is_over_ranks(cluster):
         return _over_ranks(model, asked, means)
+    if isinstance(cluster, Cluster) and cluster.ranks:  # emulated in one process, as several would run it
+        means = replace(means, stages=stages_in_ranks(means.stages))
     made, trained, stages = means.plan, means.trained, means.stages
     if made is not None:
         with run_room.blocks_compiled(model, means.options):
@@ -312,11 +314,14 @@ def _over_ranks(model: nn.Module, asked: _Asked, means: _Meant) -> nn.Module:
             "outputs": asked.outputs,
         }
     )
+    wanted_devices = None if asked.cluster is None else Cluster.parse(asked.cluster)
+    if wanted_devices is not None and wanted_devices.emulated:
+        stay_on_host()
     divide(asked.replicas or 1)
     batch = None if asked.inputs is None else Inputs.each_of(asked.inputs)
     over = Ranked(batch, means.splitting, means.trained, stages_in_ranks(means.stages), asked.verbose)
     check_ranks(model, over, told)
-    devices = ranks_cluster() if asked.cluster is None else Cluster.parse(asked.cluster)
+    devices = ranks_cluster(wanted_devices)
     plan = means.plan
     if plan is not None:
         made = by_first(lambda: seated(plan if isinstance(plan, Pipeline) else read_plan(plan), devices))
@@ -346,7 +351,7 @@ def _request(model: nn.Module, asked: _Asked, means: _Meant, devices: Cluster) -
     profile_with = functools.partial(
         profile,
         cluster=devices,
-        outputs=asked.outputs or "inputs",
+        outputs=asked.outputs or ("device" if devices.ranks else "inputs"),
         **{name: getattr(asked, name) for name in as_given},
     )
     place_with = functools.partial(

@@ -10,6 +10,7 @@ BENCHES = {
     "ablation": "what each term of the simulator's model is worth, beside dry runs",
     "batches": "the largest batch that trains, by placer and by accelerate's map",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
+    "host": "what a step takes of each rank's host, beside its share of one process's tasks",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",

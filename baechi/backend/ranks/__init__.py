@@ -2,5 +2,5 @@
 
 In:    processes that torchrun started.
 Out:   their devices as a backend, of which one is here, and the wires between them.
-Start: `names`, `wires`, then `devices`.
+Start: `wires`, then `devices`.
 """

@@ -13,6 +13,7 @@ from types import TracebackType
 import torch
 from torch import distributed
 
+from baechi.backend.processes import size_here
 from baechi.backend.ranks.limits import limit_s
 from baechi.backend.ranks.news import News
 from baechi.backend.ranks.watcher import Watcher
@@ -24,21 +25,18 @@ from baechi.torchlib.private.groups import default_store, is_together
 
 logger = logging.getLogger(__name__)
 
-_TOLD = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+
+_on_host: list[None] = []
 
 
-def size_here() -> int:
-    """How many processes compute together: of torch's default group, else as torchrun says; 1 if alone."""
-    if is_together():
-        return distributed.get_world_size()
-    if not all(name in os.environ for name in _TOLD):
-        return 1
-    return int(os.environ["WORLD_SIZE"])
+def stay_on_host() -> None:
+    """Devices are emulated: this process computes on the CPU, accelerators or not."""
+    _on_host[:] = [None]
 
 
 def own_device() -> torch.device:
     """The device of this process: an accelerator by its local rank, or the CPU where there is none."""
-    if not has_accelerator():
+    if _on_host or not has_accelerator():
         return torch.device("cpu")
     local, count = int(os.environ.get("LOCAL_RANK", "0")), DRIVER.count()
     if local >= count:

@@ -15,7 +15,7 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag, LockFlag
 from baechi.backend.thread import started
 from baechi.backend.virtual import current
-from baechi.backend.virtual.inside import InFunctionalOp, InLayer, emulated_step
+from baechi.backend.virtual.inside import InFunctionalOp, InLayer, InRank, emulated_step
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.issuers import Thread
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
@@ -23,10 +23,11 @@ from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.backend.virtual.torch_names import torch_devices
 from baechi.records.cluster import HOST
 from baechi.records.device import HostWork
+from baechi.records.rank_names import are_of_ranks
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
+from baechi.torchlib.tensors.layout import copy_with_layout, copy_without_gaps, sent_and_held_bytes
 from baechi.torchlib.tensors.spans import packed
 from baechi.torchlib.tensors.storage import (
     WEIGHT,
@@ -54,6 +55,7 @@ class VirtualDevices(AbstractBackend):
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = tuple(names)
+        self.sends_rows = are_of_ranks(names)
 
     def place_of(self, tensor: torch.Tensor) -> str:
         mark = mark_of(tensor)
@@ -91,6 +93,12 @@ class VirtualDevices(AbstractBackend):
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
+
+    def known_to_all(self, scalar: torch.Tensor) -> torch.Tensor | None:
+        if not self.sends_rows:
+            return None
+        with without_dispatch_modes():  # each rank computes it
+            return scalar.detach().clone()
 
     def claim(self, tensor: torch.Tensor, place: str) -> bool:
         mark = mark_of(tensor)
@@ -172,7 +180,12 @@ class VirtualDevices(AbstractBackend):
         with without_dispatch_modes():  # a transfer is no operation of the model
             emulator = current.at_work()
             shapes = None if emulator is None else emulator.shapes
-            copied = copy_with_layout(tensor, _CPU) if shapes is None else shapes.copy(tensor)
+            # a row of bytes goes from rank to rank
+            gaps = not self.sends_rows or HOST in (place, self.place_of(tensor))
+            if shapes is not None:
+                copied = shapes.copy(tensor, gaps=gaps)
+            else:
+                copied = copy_with_layout(tensor, _CPU) if gaps else copy_without_gaps(tensor)
         if emulator is not None:
             emulator.raise_fault()
             self._send(emulator, tensor, copied, place, streams)
@@ -261,7 +274,10 @@ class VirtualDevices(AbstractBackend):
         emulator = current.at_work()
         if emulator is None or layer is None:
             return _NOTHING
-        return InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
+        inside = InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
+        if emulator.ranks and place in emulator.index:
+            return InRank(emulator, emulator.index[place], inside)
+        return inside
 
     def is_bare(self, *places: str) -> bool:
         return current.at_work() is None
@@ -274,6 +290,15 @@ class VirtualDevices(AbstractBackend):
         """The emulator, if it is at work and has this device."""
         emulator = current.at_work()
         return emulator if emulator is not None and place in emulator.index else None
+
+    def sent_over(self, emulator: Emulator, tensor: torch.Tensor, place: str, streams: Any) -> float:
+        """A tensor goes to a device of another process: when it arrives."""
+        with emulator.lock:
+            mark = mark_of(tensor)
+            read = None if mark is None else emulator.allocator.block(tensor, mark)
+            ends = emulator.index[self.place_of(tensor)], emulator.index[place]
+            size_bytes = tensor.numel() * tensor.element_size()
+            return emulator.ends_s(emulator.send(ends, "copy", (read, None), size_bytes, streams))
 
     def _send(
         self, emulator: Emulator, tensor: torch.Tensor, copied: torch.Tensor, place: str, streams: Any
@@ -291,6 +316,8 @@ class VirtualDevices(AbstractBackend):
                 new = emulator.allocate([copied], target, streams[1], "a copy")
                 written = new[0] if new else None
             sent_bytes, _ = sent_and_held_bytes(tensor)
+            if self.sends_rows and host not in (source, target):
+                sent_bytes = tensor.numel() * tensor.element_size()
             emulator.send((source, target), "copy", (read, written), sent_bytes, streams)
             if target == host:
                 emulator.wait_for(streams[0].record(), source)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from baechi.backend.processes import size_here
 from baechi.backend.virtual import current
 from baechi.backend.virtual.data_parallel import data_parallel_refused
 from baechi.backend.virtual.identity import Identity
@@ -29,6 +30,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.left_open import close_left_open
 from baechi.torchlib.operators.facts import facts_of, flat, is_composite, notes_views
@@ -61,7 +63,12 @@ class Emulation(UntracedDispatchMode):
             raise BaechiError(
                 f"this cluster ({', '.join(cluster.names)}) is real or to plan for: not emulated"
             )
-        self.emulator = Emulator(cluster, shapes)
+        if cluster.ranks and cluster.reception != "free":
+            raise BaechiError(
+                f"{', '.join(cluster.names)} are of several processes, and none of them knows alone which "
+                'transfer comes first to a device: emulate them with reception="free"'
+            )
+        self.emulator = Emulator(cluster, shapes, cluster.ranks if size_here() == 1 else ())
         self._identity = Identity(self.emulator)
         self._run_kernel = _run if shapes is None else shapes.run
         self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)
@@ -168,8 +175,8 @@ class Emulation(UntracedDispatchMode):
 
     @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if ShardedWeight in types:  # which runs it shard by shard; then each shard comes by
-            return NotImplemented
+        if ShardedWeight in types or ElsewhereTensor in types:
+            return NotImplemented  # each shard comes by; what lies elsewhere does nothing here
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":  # `prim` only asks
             return func(*args, **(kwargs or {}))

@@ -2,14 +2,15 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from baechi.backend.virtual import current
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.records.timeline import Timeline
 
 
-class InLayer:
+class InLayer(AbstractContextManager[None]):
     """In a layer, in this thread (a generator would cost the host more)."""
 
     __slots__ = ("_before", "_emulator", "_layer")
@@ -24,7 +25,7 @@ class InLayer:
         self._emulator.enter_layer(self._before)
 
 
-class InFunctionalOp:
+class InFunctionalOp(AbstractContextManager[None]):
     """In a functional op between layers: what it owes the host is over with it."""
 
     __slots__ = ("_emulator",)
@@ -37,6 +38,24 @@ class InFunctionalOp:
 
     def __exit__(self, *exception: object) -> None:
         self._emulator.thread.pay()
+
+
+class InRank(AbstractContextManager[None]):
+    """At a device of a rank: what the program does here, the host of that rank does."""
+
+    __slots__ = ("_before", "_inside", "_rank", "_thread")
+
+    def __init__(self, emulator: Emulator, device: int, inside: AbstractContextManager[None]) -> None:
+        self._thread, self._inside = emulator.thread, inside
+        self._rank = self._thread.rank_of(device)
+
+    def __enter__(self) -> None:
+        self._before, self._thread.rank = self._thread.rank, self._rank
+        self._inside.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._inside.__exit__(*exception)
+        self._thread.rank = self._before
 
 
 @contextmanager

@@ -44,6 +44,8 @@ class Transfer:
         shape: of the value.
         stride: as it is laid out there and here.
         dtype: in torch's words.
+        fetched: whether it is sent when it is first read, not when it is made.
+        last: whether nothing else is sent of what a program has just made.
         shared: whether all microbatches read it: a weight.
         uses: how often the target would have read the original.
     """
@@ -58,6 +60,8 @@ class Transfer:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
+    fetched: bool = False
+    last: bool = False
     shared: bool = False
     uses: int = 0
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from baechi.backend import suspended
+from baechi.backend.processes import alone
 from baechi.gc_pause import only_new_ones
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.argument_checks import checks_as_kernels_do
@@ -24,6 +25,7 @@ def prepared_for_dry_run(model: nn.Module, *, gpus: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(spoil_survivors)  # last, with the whole heap in sight
         stack.callback(torch.clear_autocast_cache)  # it would keep valueless casts of weights
+        stack.enter_context(alone())
         stack.enter_context(suspended())  # the caller's emulated cluster: emulations do not nest
         stack.enter_context(only_new_ones())  # faster: the garbage collector skips all earlier objects
         stack.callback(collect_survivors)

@@ -7,7 +7,7 @@ hand over  `backward()` gives the gradients to autograd       pipeline.returned,
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,14 +41,14 @@ def call_whole(
     model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
 ) -> Any:
     """Call a model in one step."""
-    bounds = runtime.captures.bind(model, runtime, loss, [inputs], alike=False)
+    bounds = runtime.programs.bind(model, runtime, loss, [inputs], alike=False)
     if bounds is None:
         return as_written()
     backend = runtime.backend
     try:
         whole = Whole(runtime, bounds[0], inputs)
     except CompileError as error:
-        runtime.captures.refuse(kind_of_call(model, inputs), error)
+        runtime.programs.refuse(kind_of_call(model, inputs), error)
         return as_written()
     runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
     with backend.step() as runtime.measure:
@@ -59,7 +59,7 @@ def call_whole(
 class Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
-        self._compiler = runtime.captures.compiler(runtime)
+        self._compiler = runtime.programs.compiler(runtime)
         self._compiled = bound.captured.compiled(runtime, bound.flat, self._compiler)
         given = frozenset(self._compiled.tangents)
         self._values = Values(self._compiled, bound.flat, given)
@@ -123,13 +123,13 @@ def call_in_parts(
 ) -> Callable[[], Any] | None:
     """What runs a call in microbatches as programs; None if it has to run as the code is written."""
     parts = batch.parts
-    bounds = runtime.captures.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
+    bounds = runtime.programs.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
     if bounds is None:
         return None
     try:
         return InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
     except CompileError as error:
-        runtime.captures.refuse(kind_of_call(model, parts.parts[0]), error)
+        runtime.programs.refuse(kind_of_call(model, parts.parts[0]), error)
         return None
 
 
@@ -170,27 +170,35 @@ class InParts:
         asked: tuple[Pipeline, Batch],
         bounds: Sequence[Bound],
     ) -> None:
-        self._runtime, self._backend = runtime, runtime.backend
+        self._model, self._runtime, self._backend = model, runtime, runtime.backend
         self._microbatches, self._bounds = microbatches, bounds
         self._pipeline, self._batch = asked
-        self._compiler = compiler = runtime.captures.compiler(runtime)
+        self._compiler = compiler = runtime.programs.compiler(runtime)
         graphs = [bound.captured.compiled(runtime, bound.flat, compiler) for bound in bounds]
         goes_back = torch.is_grad_enabled() and model.training
         losses = [self._loss_of(bound, one) for bound, one in zip(bounds, graphs, strict=True)]
         self._losses = [one for one in losses if one is not None] if goes_back and None not in losses else []
-        self._values = []
+        self._values = list[Values]()
+        made: dict[int, Values] = {}
         for number, (bound, compiled) in enumerate(zip(bounds, graphs, strict=True)):
             given = frozenset(self._losses[number : number + 1] or compiled.tangents)
-            self._values.append(Values(compiled, bound.flat, given))
+            like = None if bound.like is None else made.get(id(bound.like))
+            if like is not None and like.kind != (compiled, given):
+                like = None
+            values = made[id(bound)] = Values(compiled, bound.flat, given, like, bound.own)
+            self._values.append(values)
         random = any(one.is_random for one in graphs)
         self._draws = random_states(self._backend, (), len(bounds)) if random else []
-        self._loop = Loop(self._backend, self._values, self._draws)
+        self._loop = self._made_loop()
         self._in_parts = batch_parts = [one for _, _, each in self._batch.parts.leaves for one in each]
         inputs = [whole for whole, _, _ in self._batch.parts.leaves]
         self._weights = leaves_of(self._values, set(map(id, batch_parts)))
         self._leaves = [*self._weights, *inputs]
         self._roots: dict[int, Incoming] = {}
         self._later: list[tuple[int, int]] = []
+
+    def _made_loop(self) -> Loop:
+        return Loop(self._backend, self._values, self._draws)
 
     def run(self) -> Any:
         """Run what the call has to run."""
@@ -242,7 +250,7 @@ class InParts:
         """The tasks in order; it is found once for each kind of call."""
         if any(one.compiled.joint.written for one in self._values):  # it depends on which buffers are one
             return list(in_order(self._pipeline.order, self._values))
-        orders: dict[Any, list[tuple[bool, int, int]]] = self._runtime.captures.orders
+        orders = self._runtime.programs.orders
         key = self._pipeline.order, *[one.kind for one in self._values]
         if key not in orders:
             orders[key] = list(in_order(self._pipeline.order, self._values))
@@ -321,7 +329,10 @@ def leaves_of(values: Sequence[Values], others: Collection[int] = ()) -> list[to
     """What gets gradients."""
     found: dict[int, torch.Tensor] = {}
     for one in values:
-        for number in one.compiled.joint.gradients:
+        numbers: Iterable[int] = one.compiled.joint.gradients
+        if one.like is not None:  # others are found already
+            numbers = [number for number in one.own if number in one.compiled.joint.gradients]
+        for number in numbers:
             tensor = one.flat[number]
             if id(tensor) not in others:
                 found[id(tensor)] = tensor

@@ -13,6 +13,7 @@ import types
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -154,12 +155,16 @@ class Bound:
         flat: its inputs.
         template: what the call returns, with tokens in place of outputs.
         assigned: the buffers that it assigns.
+        like: a call of another part, which has all inputs in common but some.
+        own: the numbers of those.
     """
 
     captured: Captured
     flat: Sequence[Any]
     template: Any
     assigned: Sequence[Assigned] = ()
+    like: "Bound | None" = None
+    own: Sequence[int] = ()
 
     def result(self, values: Sequence[torch.Tensor], *, deep: bool) -> Any:
         """What the call returns."""
@@ -179,13 +184,30 @@ class Bound:
             return None
         pairs = zip(_tensors(mine), _tensors(other), strict=True)
         stands = {id(one): there for one, there in pairs}
-        flat = []
-        for value, is_given in zip(self.flat, self.captured.given, strict=True):
-            if is_given and id(value) not in stands:
+        flat, own = list(self.flat), self._given
+        for number in own:
+            there = stands.get(id(flat[number]))
+            if there is None:
                 return None
-            flat.append(stands.get(id(value), value))
+            flat[number] = there
         template = map_tensors(lambda one: stands.get(id(one), one), self.template)
-        return Bound(self.captured, flat, template, self.assigned)
+        return Bound(self.captured, flat, template, self.assigned, self, own)
+
+    def with_flat(self, weight: Callable[[Any], Any], known: "Bound | None") -> "Bound":
+        """The same with other weights; `known` is what became of the call that it is like."""
+        if known is None:
+            flat = list(map(weight, self.flat))
+        else:
+            flat = list(known.flat)
+            for number in self.own:
+                flat[number] = self.flat[number]
+        template = map_tensors(weight, self.template)
+        return Bound(self.captured, flat, template, like=known, own=self.own)
+
+    @cached_property
+    def _given(self) -> Sequence[int]:
+        """The numbers of the inputs that come from what the call was given."""
+        return [number for number, is_given in enumerate(self.captured.given) if is_given]
 
 
 class Captures:
@@ -231,14 +253,15 @@ class Captures:
         if os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "off", "no"):
             self.tell(f"{VARIABLE}={os.environ[VARIABLE]}")
             return None
-        seen = _who_sees(model)
+        modules = modules_in(model)
+        seen = _who_sees(model, modules)
         if seen:
             self.tell(f"it is called {seen}")
             return None
         with self._alone:
             try:
                 _refuse_plan(runtime)
-                _refuse_draws(model)
+                _refuse_draws(model, modules)
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
             except CompileError as error:
                 self.refuse(kind, error)
@@ -348,9 +371,9 @@ def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
     return model.training, torch.is_grad_enabled(), given
 
 
-def _who_sees(model: nn.Module) -> str:
+def _who_sees(model: nn.Module, modules: Sequence[nn.Module]) -> str:
     """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
-    if has_hooks_inside(model) or any(map(_hooks_backward, modules_in(model))):
+    if has_hooks_inside(model, modules) or any(map(_hooks_backward, modules)):
         return "with hooks on modules inside of it, which see the values of each step"
     if current_transform() is not None or forward_ad_level() >= 0:
         return "inside of a transform of torch.func, or with dual numbers"
@@ -372,9 +395,9 @@ def _refuse_plan(runtime: Runtime) -> None:
         raise CompileError("its plan splits layers over devices (split=), which programs do not")
 
 
-def _refuse_draws(model: nn.Module) -> None:
+def _refuse_draws(model: nn.Module, modules: Sequence[nn.Module]) -> None:
     """Raise if programs would draw other numbers than the code."""
-    for module in modules_in(model):
+    for module in modules:
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
             name = next(name for name, one in model.named_modules() if one is module)
             raise CompileError(

@@ -1,7 +1,8 @@
 """Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import dropwhile, islice
 from typing import Any
 
@@ -15,8 +16,10 @@ from baechi.run.pipeline.executor import AHEAD
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.program import Compiled, Program, Programs, Run, Slot
 from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import add_each, storage_address, write_count
+from baechi.torchlib.tensors.layout import strides_without_gaps
 from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
@@ -28,6 +31,8 @@ class Values:
         compiled: what its programs are made of.
         flat: the inputs of the captured graph.
         given: the outputs that may get gradients.
+        like: the values of another microbatch, which has run nothing yet; most inputs are the same.
+        own: the numbers of the others.
 
     Attributes:
         ids: the `id` of each input.
@@ -36,23 +41,36 @@ class Values:
         backward: the programs of backward, when it is known which outputs got gradients.
     """
 
-    def __init__(self, compiled: Compiled, flat: Sequence[Any], given: frozenset[int]) -> None:
-        self.compiled, self.flat, self._given = compiled, flat, given
+    def __init__(
+        self,
+        compiled: Compiled,
+        flat: Sequence[Any],
+        given: frozenset[int],
+        like: "Values | None" = None,
+        own: Sequence[int] = (),
+    ) -> None:
+        self.compiled, self.flat, self._given, self.like, self.own = compiled, flat, given, like, own
         self.ids = tuple(map(id, flat))
         self.kind = compiled, given
-        self.by_slot: dict[Slot, torch.Tensor] = dict(compiled.constants)
-        self.slot_of: dict[int, Slot] = {}
-        for slot, value in zip(compiled.inputs, flat, strict=True):
+        self.by_slot: dict[Slot, torch.Tensor]
+        self.slot_of: dict[int, Slot]
+        if like is None:
+            self.by_slot, self.slot_of, own = dict(compiled.constants), {}, range(len(flat))
+        else:
+            self.by_slot, self.slot_of = dict(like.by_slot), dict(like.slot_of)
+            for number in own:
+                self.slot_of.pop(like.ids[number], None)
+        for number in own:
+            slot, value = compiled.inputs[number], flat[number]
             if slot is not None:
-                self.by_slot[slot] = value
                 self.slot_of[id(value)] = slot
+                if not isinstance(value, ElsewhereTensor):  # what has no values here is not looked at
+                    self.by_slot[slot] = value
         self.underway: dict[Slot, tuple[torch.Tensor, Departed]] = {}
         self.outputs: dict[int, torch.Tensor] = {}
         self.forward = compiled.programs(given, forward=True)
         self.backward: Programs | None = None
-        self.left = dict(self.forward.readers)
-        for slot, times in compiled.programs(given, forward=False).readers.items():
-            self.left[slot] = self.left.get(slot, 0) + times
+        self.left = dict(compiled.readers(given))
 
     def program_at(self, position: int) -> Program | None:
         """The program of a position, if there is one."""
@@ -65,6 +83,24 @@ class Values:
         """The programs of forward, then of backward as it may be."""
         yield from self.forward.by_position.values()
         yield from self.compiled.programs(self._given, forward=False).by_position.values()
+
+    def weights_there(
+        self, place_of: Callable[[torch.Tensor], str], others: Collection[Slot | None]
+    ) -> dict[Slot, torch.Tensor]:
+        """By slot of a copy, what lies there anyway: inputs that nothing writes, but for `others`."""
+        written = {*others, *[self.compiled.inputs[number] for number in self.compiled.joint.written]}
+        places = dict[Slot, str]()
+        found = {}
+        for program in self.all_programs():
+            for copy, original in program.copies:
+                value = self.by_slot.get(original)
+                if value is None or original in written or not isinstance(value, torch.Tensor):
+                    continue
+                if original not in places:
+                    places[original] = place_of(value)
+                if places[original] == program.place:
+                    found[copy] = value
+        return found
 
     def touching(self) -> dict[int, set[int]]:
         """By `id` of an input that is written, the positions of forward that read or write it."""
@@ -136,6 +172,14 @@ class Loop:
         self, backend: AbstractBackend, values: Sequence[Values], draws: Sequence[RandomStates] = ()
     ) -> None:
         self._backend, self._values, self._draws = backend, values, draws
+        self._in_rows = backend.sends_rows
+        there: dict[int, dict[Slot, torch.Tensor]] = {}
+        others = {one.compiled.inputs[number] for one in values for number in one.own}
+        for one in values:  # weights are where they are read, mostly: so they are not fetched
+            first = one.like or one
+            if id(first) not in there:
+                there[id(first)] = first.weights_there(backend.place_of, others)
+            one.by_slot.update(there[id(first)])
         self.totals: dict[tuple[int, str], torch.Tensor] = {}
         self._added: set[tuple[int, str]] = set()
         self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -194,18 +238,18 @@ class Loop:
         found: list[torch.Tensor | None] = []
         memory: set[int] = set()
         with torch.no_grad():
-            for leaf in leaves:
+            # all are sent before any are added up
+            parts = [self._parts_of(leaf, by_leaf.pop(id(leaf), ())) for leaf in leaves]
+            for leaf, mine in zip(leaves, parts, strict=True):
                 home, total = backend.place_of(leaf), None
-                for place, one in by_leaf.pop(id(leaf), ()):
-                    grad = one
-                    if place != home:
-                        stamp(one, place, UNSET, renew=False)
-                        grad = transfer(one, backend, home)
+                for part in mine:
+                    grad = part()
                     if total is None:
                         total = grad
                     else:
                         with backend.at(home, ""):
                             total = total + grad
+                mine.clear()
                 if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
@@ -213,6 +257,19 @@ class Loop:
                             total = total.clone()
                     memory.add(address)
                 found.append(total)
+        return found
+
+    def _parts_of(
+        self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
+    ) -> list[Callable[[], torch.Tensor]]:
+        """The parts of a leaf's gradient, which are on their way to it."""
+        home, found = self._backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
+        for place, grad in made:
+            if place == home:
+                found.append(partial(itself, grad))
+            else:
+                stamp(grad, place, UNSET, renew=False)
+                found.append(partial(arrive, *depart(grad, self._backend, home)))
         return found
 
     def check_unchanged(self) -> None:
@@ -245,14 +302,14 @@ class Loop:
             if self._added.issuperset(keys):
                 run, given = program.add, [*given, *[self.totals[key] for key in keys]]
         with backend.at(place, program.name):
-            made = self._drawn(microbatch, run, given) if program.random else run(given)
+            made = list(self._drawn(microbatch, run, given) if program.random else run(given))
         given, self.count = [], self.count + 1
         self._keep(values, program, made)
         stream = backend.compute_stream(place)
         if stream is not None:
             issued.append(backend.record(stream))
 
-    def _keep(self, values: Values, program: Program, made: Sequence[Any]) -> None:
+    def _keep(self, values: Values, program: Program, made: list[Any]) -> None:
         """Keep what a program made: outputs, writes, gradients, and what others read."""
         for number, output in program.outputs:
             stamp(made[number], program.place, UNSET, renew=False)
@@ -263,16 +320,19 @@ class Loop:
         if program.gradients:
             self._add(values, program, made)
         left, by_slot, sends = values.left, values.by_slot, program.sends
-        for slot, value in zip(program.makes, made, strict=True):
+        for number, slot in enumerate(program.makes):
+            value, made[number] = made[number], None  # what is only sent goes before the next is sent
             if slot in left:
                 by_slot[slot] = value
             if slot in sends:
                 self._send_on(values, slot, value, program)
+            del value
 
     def _send_on(self, values: Values, slot: Slot, value: Any, program: Program) -> None:
         """A value was made: who else reads it is sent a copy at once."""
         for copy, place in program.sends[slot]:
-            values.underway[copy] = depart(value, self._backend, place, None, program.place)
+            copied, departed = depart(value, self._backend, place, None, program.place)
+            values.underway[copy] = self._laid(values, slot, copied), departed
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         """A value at a place: it is on its way, or it is sent now; what microbatches share is sent once."""
@@ -285,10 +345,21 @@ class Loop:
             return arrive(*values.underway.pop(slot))
         found = value
         if isinstance(value, torch.Tensor) and self._backend.place_of(value) != place:
-            found = transfer(value, self._backend, place)
+            found = self._laid(values, original, transfer(value, self._backend, place))
         if id(value) in self._shared:
             self._copies[key] = found
         return found
+
+    def _laid(self, values: Values, slot: Slot, copied: torch.Tensor) -> torch.Tensor:
+        """A copy with the strides of the captured graph, where only rows of bytes travel: see `run.ranks`."""
+        if not self._in_rows or slot in values.compiled.inputs:
+            return copied
+        like = values.compiled.node_of(slot).meta["val"]
+        strides = strides_without_gaps(like.shape, like.stride())
+        if copied.layout != torch.strided or copied.stride() == strides:
+            return copied
+        with torch.no_grad(), without_dispatch_modes():  # it is the same memory
+            return copied.as_strided(copied.shape, strides).copy_(copied.clone())
 
     def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
         """A new value of an input: the microbatches after this one read it."""
@@ -336,3 +407,8 @@ class Loop:
                     states.have_drawn = True
                     states.own[microbatch] = states.now()
                     states.set(states.before)
+
+
+def itself(grad: torch.Tensor) -> torch.Tensor:
+    """A part of a gradient that is there."""
+    return grad

@@ -1,6 +1,7 @@
 """A captured graph as programs for the devices of a plan: what each reads, makes, and sends on."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -120,6 +121,7 @@ class Compiled:
         self._held = {slot for slot in self.inputs if slot is not None} | self.constants.keys()
         self.made, self.spent_s = 0, 0.0
         self._made: dict[tuple[frozenset[int], bool], Programs] = {}
+        self._readers: dict[frozenset[int], Mapping[Slot, int]] = {}
         self._check()
 
     def tangent_place(self, number: int) -> str:
@@ -164,6 +166,14 @@ class Compiled:
             self._made[key] = self._programs(given, forward=forward)
         return self._made[key]
 
+    def readers(self, given: frozenset[int]) -> Mapping[Slot, int]:
+        """By slot that is counted, how often programs of either direction read or fetch it."""
+        if given not in self._readers:
+            found = Counter(self.programs(given, forward=True).readers)
+            found.update(self.programs(given, forward=False).readers)
+            self._readers[given] = dict(found)
+        return self._readers[given]
+
     def _check(self) -> None:
         for number, node in self.joint.gradients.items():
             if self.cutting.is_value(node) or self.cutting.is_forward(self.cutting.position[node]):
@@ -200,11 +210,14 @@ class Compiled:
         made = {position: self._program(segment, owners, others) for position, segment in segments.items()}
         makers = {slot: program for program in made.values() for slot in program.makes}
         readers: dict[Slot, int] = {}
+        there = set() if forward else self._sent_forward(given)
         for program in made.values():
             for slot in program.counted:
                 readers[slot] = readers.get(slot, 0) + 1
             for copy, original in program.copies:
-                if original in makers:
+                if copy in there:  # it stays for backward, so the original need not
+                    program.sent.add(copy)
+                elif original in makers:
                     makers[original].sends.setdefault(original, {})[copy, program.place] = None
                     program.sent.add(copy)
                 elif (
@@ -212,6 +225,11 @@ class Compiled:
                 ):  # what forward made for backward: it is fetched when it is needed
                     readers[original] = readers.get(original, 0) + 1
         return Programs(made, readers)
+
+    def _sent_forward(self, given: frozenset[int]) -> set[Slot]:
+        """The copies that forward sends."""
+        programs = self.programs(given, forward=True).by_position.values()
+        return {copy for program in programs for copy in program.sent}
 
     def _terms(self, node: fx.Node, backward: Backward) -> list[fx.Node]:
         """The gradients whose sum a gradient is, as far as they are made on several devices."""

@@ -4,6 +4,7 @@ A difference is found before it can hang or abort, and named: what each rank has
 """
 
 import hashlib
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -33,14 +34,24 @@ def agree(runtime: Runtime, schedule: Schedule, phase: int, inputs: Inputs | Non
     backend.wires.be_at(partial(Spot, step, -1))
     looks = [f"{str(one.dtype)[6:]} of shape {tuple(one.shape)}" for one in given]
     sums = list(_sums(given)) if step & (step - 1) == 0 else []
-    mine = [step, _number(looks), _number(sums), schedule.digests[phase]]
-    found = backend.wires.gather(mine)
-    if any(one != found[0] for one in found):
+    clock_s = backend.clock_s
+    mine = [step, _number(looks), _number(sums), schedule.digests[phase], int(clock_s is not None)]
+    found = backend.wires.gather([*mine, _in_bits(clock_s or 0.0)])
+    if any(one[:-1] != mine for one in found):
         _refuse(backend, found, (looks, sums, list(map(str, schedule.transfers))))
+    if inputs is not None:
+        backend.meet(max([_of_bits(one[-1]) for one in found]))
 
 
 def _refuse(backend: RankDevices, found: Sequence[Sequence[int]], mine: Sequence[list[str]]) -> None:
     steps = [one[0] for one in found]
+    if len({one[-2] for one in found}) > 1:
+        there = [rank for rank, one in enumerate(found) if one[-2]]
+        raise RankError(
+            f"of {len(found)} ranks only {there} call the model inside of `with cluster:`: all have to, or "
+            "none",
+            on_all=True,
+        )
     said = backend.wires.gather_objects(mine)
     whats = (
         "inputs of other shapes: give every rank the same batch",
@@ -71,6 +82,14 @@ def _sums(given: Sequence[torch.Tensor]) -> Iterator[str]:
         if not one.is_floating_point() and not one.is_complex():
             held = one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             yield f"input tensor {number}: checksum {zlib.crc32(held.tobytes())}"
+
+
+def _in_bits(seconds: float) -> int:
+    return int.from_bytes(struct.pack(">d", seconds), signed=True)
+
+
+def _of_bits(number: int) -> float:
+    return float(struct.unpack(">d", number.to_bytes(8, signed=True))[0])
 
 
 def _number(lines: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.backend.sends import wait_for_all_sends
 from baechi.errors import CompileError
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
@@ -26,7 +27,7 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
 from baechi.run.programs.capture import Bound, kind_of_call
-from baechi.run.programs.loop import Values
+from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
 from baechi.run.ranks.averages import Averages, from_first_replica
 from baechi.run.ranks.loop import RankLoop
@@ -34,8 +35,8 @@ from baechi.run.ranks.outputs import output_here, scalars_shared
 from baechi.run.ranks.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
-from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.elsewhere import ElsewhereTensor
+from baechi.torchlib.tensors.pytree import tensors_in
 
 _OVER_RANKS = "over several ranks", "call the model again"
 _NO_LOSS = (
@@ -91,8 +92,8 @@ def _bound(
     """The graphs of calls, with the model's own weights among their inputs."""
     for part in parts:
         _refuse_leaves(part)
-    stand_ins: StandIns = runtime.stand_ins
-    captures = runtime.captures
+    stand_ins = runtime.stand_ins
+    captures = runtime.programs
     with stand_ins.standing(model):
         try:
             bounds = captures.bind(model, runtime, loss, parts, alike=alike)
@@ -112,14 +113,11 @@ def _bound(
                 f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
                 "one process"
             ) from error
-    return [
-        Bound(
-            bound.captured,
-            list(map(stand_ins.weight, bound.flat)),
-            map_tensors(stand_ins.weight, bound.template),
-        )
-        for bound in bounds
-    ]
+    made: dict[int, Bound] = {}
+    for bound in bounds:
+        known = None if bound.like is None else made[id(bound.like)]
+        made[id(bound)] = bound.with_flat(stand_ins.weight, known)
+    return list(made.values())
 
 
 class _WholeInRanks(Whole):
@@ -149,6 +147,7 @@ class _WholeInRanks(Whole):
         agree(self._runtime, self._schedule, 0, self._inputs)
         loop.act(self._schedule, 0)
         loop.write((), waits=True)
+        wait_for_all_sends(self._ranks)
         from_first_replica(self._ranks, loop.written())
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
@@ -193,6 +192,7 @@ class _WholeInRanks(Whole):
             schedule = self._schedules((frozenset(given),), both)
             agree(self._runtime, schedule, 1)
             loop.act(schedule, 1)
+            wait_for_all_sends(self._ranks)
             averages = Averages(self._ranks)
             averages.begin(schedule, leaves, loop.totals)
             found = averages.finish(leaves, loop.gradients(leaves))
@@ -214,27 +214,29 @@ class _InRanks(InParts):
         bounds: Sequence[Bound],
     ) -> None:
         super().__init__(model, runtime, microbatches, asked, bounds)
-        self._ranks = _backend_of(runtime)
+        self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+
+    def _made_loop(self) -> Loop:
+        self._ranks, model = _backend_of(self._runtime), self._model
         if model.training and torch.is_grad_enabled() and not self._losses:
             raise CompileError(_NO_LOSS)
         for values, number in zip(self.values, self._losses, strict=False):
             values.backward = values.compiled.programs(frozenset([number]), forward=False)
         kind = id(self._pipeline), tuple(self._losses)
-        self._schedule = _scheduled((runtime, model), bounds, self.values, kind, [self._now()])
-        self._loop = self._rank_loop = RankLoop(
-            self._ranks, self.values, self._draws, self._schedule, self._seed_here
-        )
+        self._schedule = _scheduled((self._runtime, model), self._bounds, self.values, kind, [self._now()])
+        self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
         self._averages = Averages(self._ranks)
-        self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+        return self._rank_loop
 
     def run(self) -> Any:
         """Run what the call has to run."""
         loop = self._rank_loop
         agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
-        loop.act(self._schedule, 0)
+        loop.act(self._schedule, 0, self._seed_here)
         if self._losses:
             self._averages.begin(self._schedule, self._weights, loop.totals)
         loop.write((), waits=not self._losses)
+        wait_for_all_sends(self._ranks)
         from_first_replica(self._ranks, loop.written())
         self._runtime.counts["programs"] = loop.count
         for states in self._draws:
@@ -249,7 +251,8 @@ class _InRanks(InParts):
         if self._losses:
             loss = loss_in(result)
             assert loss is not None
-            loss.register_hook(lambda _: _note_gradients(self._schedule, self._weights))
+            # not of `self`: the caller keeps the loss, and the values of the step may go
+            loss.register_hook(partial(_noted, self._schedule, self._weights))
         return result
 
     def _now(self) -> Iterator[tuple[int, int]]:
@@ -294,9 +297,10 @@ def _scheduled(
     own = [
         tuple([id(one) for one, is_given in zip(each.flat, each.captured.given, strict=True) if not is_given])
         for each in bounds
+        if each.like is None
     ]
     key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
-    found: Schedule | None = runtime.schedules.get(key)
+    found = runtime.schedules.get(key)
     if found is None:
         weights = frozenset(map(id, weights_of(model).values()))
         found = runtime.schedules[key] = Schedule(_backend_of(runtime), runtime.plan, values, weights)
@@ -312,6 +316,10 @@ def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> N
     for number, grad in tangents.items():
         if grad is None:
             del values.by_slot[values.compiled.tangents[number]]
+
+
+def _noted(schedule: Schedule, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> None:
+    _note_gradients(schedule, leaves)
 
 
 def _note_gradients(schedule: Schedule, leaves: Sequence[torch.Tensor]) -> None:

@@ -1,9 +1,9 @@
 """Runs one rank's part of a schedule: its programs, and its ends of the transfers, in the one order."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,11 +13,27 @@ from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
 from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.run.programs.loop import Loop, Values
+from baechi.run.programs.loop import Loop, Values, itself
 from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Schedule
-from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.tensors.layout import strides_without_gaps
+
+
+class Underway(NamedTuple):
+    """What another rank sends.
+
+    Args:
+        work: what to wait for; None if nothing travels.
+        whole: the memory for it.
+        flat: the same in one row.
+        row: what is received: that row, with the time of arrival where it is emulated.
+    """
+
+    work: Any
+    whole: torch.Tensor
+    flat: torch.Tensor
+    row: torch.Tensor
 
 
 class RankLoop(Loop):
@@ -28,7 +44,6 @@ class RankLoop(Loop):
         values: by microbatch.
         draws: see `Loop`.
         schedule: the order.
-        begin_backward: makes the gradient with which the backward of a microbatch begins, where that is here.
     """
 
     _backend: RankDevices
@@ -39,35 +54,44 @@ class RankLoop(Loop):
         values: Sequence[Values],
         draws: Sequence[RandomStates],
         schedule: Schedule,
-        begin_backward: Callable[[int], object] = lambda microbatch: None,
     ) -> None:
         super().__init__(backend, values, draws)
         self._each = values
-        self._schedule, self._begin_backward = schedule, begin_backward
+        self._schedule = schedule
+        self._begin_backward: Callable[[int], object] = _nothing
         self._begun: set[int] = set()
         self._number = -1
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
-        self._underway: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
+        self._underway: dict[int, Underway] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
-        for one in values:  # what has no values here is not looked at
-            for slot in [slot for slot, value in one.by_slot.items() if isinstance(value, ElsewhereTensor)]:
-                del one.by_slot[slot]
         self._numbers = {id(one): number for number, one in enumerate(values)}
         if backend.wires.rank == 0:
-            for number in range(len(values)):
-                seeded = draws[0].own[number] if draws else None
-                state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
-                self._states[number] = state
+            with backend.packing():
+                for number in range(len(values)):
+                    seeded = draws[0].own[number] if draws else None
+                    state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
+                    self._states[number] = state
 
-    def act(self, schedule: Schedule, phase: int) -> None:
-        """Do this rank's part of a phase."""
+    def act(
+        self, schedule: Schedule, phase: int, begin_backward: Callable[[int], object] | None = None
+    ) -> None:
+        """Do this rank's part of a phase.
+
+        Args:
+            schedule: the order.
+            phase: which of its phases.
+            begin_backward: makes the gradient with which a microbatch goes backward, where that is here.
+        """
         self._schedule, wires = schedule, self._backend.wires
+        self._begin_backward = begin_backward or _nothing
         if schedule.has_run:
             wires.limit_s = limit_within_s(max(wires.predicted_s, schedule.slowest_s))
         begun_s = time.monotonic()
         self.run(self._tasks(schedule.phases[phase]))
         wires.wait_for_sends()
+        self._leaving.clear()
+        self._begin_backward = _nothing  # else what holds the values would hold itself
         if schedule.has_run:
             schedule.slowest_s = max(schedule.slowest_s, time.monotonic() - begun_s)
         schedule.has_run = phase == len(schedule.phases) - 1 or schedule.has_run
@@ -110,45 +134,85 @@ class RankLoop(Loop):
     # --- transfers
 
     def _send(self, one: Transfer) -> None:
-        wires, values = self._backend.wires, self._each[one.microbatch]
+        values = self._each[one.microbatch]
         if one.backward:
             self._begin(one.microbatch)
         if one.slot == STATE:
-            value = self._states.pop(one.microbatch).to(self._device())
+            with self._backend.packing():
+                value = self._states.pop(one.microbatch).to(self._device())
         else:
-            leaving = self._leaving.get((one.microbatch, one.original))
+            key = one.microbatch, one.original
+            leaving = self._leaving.pop(key, None) if one.last else self._leaving.get(key)
             value = values.by_slot[one.original] if leaving is None else leaving
-        with torch.no_grad(), self._backend.at(self._backend.own, ""):
-            flat = _flat(value, one)
-        if flat.numel():
-            wires.send(flat, one.target, backward=one.backward)
+            del leaving
+        there_s = None
+        if one.slot != STATE:  # which takes no device's time
+            there_s = self._backend.departs(value, self._backend.of_rank[one.target])
+        self._put(partial(_flat, value, one), there_s, one.target, backward=one.backward)
         for _ in range(one.uses):
             values.use((one.original,))
 
-    def _receive(self, one: Transfer) -> None:
-        with self._backend.at(self._backend.own, ""):
-            whole, flat = _room(one, self._device())
+    def _put(
+        self, flat: Callable[[], torch.Tensor], there_s: float | None, target: int, *, backward: bool
+    ) -> None:
+        """Send a row; where it is emulated, with the time when it arrives."""
+        with self._backend.packing():
+            row = _with_time(flat(), there_s)
+        if row.numel():
+            self._backend.wires.send(row, target, backward=backward)
+
+    def _post(
+        self,
+        room: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+        source: int,
+        *,
+        backward: bool,
+        timed: bool,
+    ) -> Underway:
+        """Take memory for what another rank sends, and begin to receive it."""
+        with self._backend.packing():
+            whole, flat = room()
+            row = _with_time(flat, 0.0) if timed else flat
         work = None
-        if flat.numel():
-            work = self._backend.wires.receive(flat, one.source, backward=one.backward)
-        self._underway[one.number] = work, whole, flat
+        if row.numel():
+            work = self._backend.wires.receive(row, source, backward=backward)
+        return Underway(work, whole, flat, row)
+
+    def _awaited(self, found: Underway, source: int, *, expected: bool) -> torch.Tensor:
+        """What another rank sent, when it is there."""
+        backend, place = self._backend, self._backend.of_rank[source]
+        if found.work is not None:
+            backend.wires.wait(found.work, source)
+        if found.row is not found.flat:
+            with backend.packing():
+                there_s = _time_of(found.row, found.flat)
+            if not expected:
+                backend.expects(found.whole, place)
+            backend.arrives(found.whole, place, there_s)
+        return found.whole
+
+    def _receive(self, one: Transfer) -> None:
+        timed = one.slot != STATE and self._backend.clock_s is not None
+        room = partial(_room, one, self._device())
+        found = self._post(room, one.source, backward=one.backward, timed=timed)
+        self._underway[one.number] = found
+        if timed and not one.fetched:
+            self._backend.expects(found.whole, self._backend.of_rank[one.source])
 
     def _taken(self, one: Transfer) -> torch.Tensor:
         """Wait for what another rank sent."""
         if one.number in self._arrived:
             return self._arrived[one.number]
-        work, whole, _ = self._underway.pop(one.number)
-        if work is not None:
-            wires = self._backend.wires
-            reads = wires.be_at(partial(self._spot, one))
-            wires.wait(work, one.source)
-            wires.be_at(reads)
+        wires = self._backend.wires
+        reads = wires.be_at(partial(self._spot, one))
+        whole = self._awaited(self._underway.pop(one.number), one.source, expected=not one.fetched)
+        wires.be_at(reads)
         if one.shared:
             self._arrived[one.number] = whole
         return whole
 
     def _device(self) -> torch.device:
-        return self._backend.named_device(self._backend.own)
+        return self._backend.message_device
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         brought = self._schedule.arrivals.get((self._numbers[id(values)], slot))
@@ -197,62 +261,56 @@ class RankLoop(Loop):
 
     def gradients(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Those of leaves that lie here, from all ranks; None for others'."""
-        backend, wires, found = self._backend, self._backend.wires, list[torch.Tensor | None]()
-        parts: list[list[torch.Tensor]] = []
-        waiting = []
-        for leaf in leaves:
-            home, mine = backend.place_of(leaf), list[torch.Tensor]()
-            for place in self._schedule.gradients.get(id(leaf), ()):
-                if place == backend.own:
-                    total = self.totals.pop((id(leaf), place))
-                    if home == place:
-                        mine.append(total)
-                    else:
-                        wires.send(_dense(total, leaf), backend.ranks[home], backward=True)
-                elif home == backend.own:
-                    whole = torch.empty_strided(
-                        leaf.shape, _strides(leaf), dtype=leaf.dtype, device=self._device()
-                    )
-                    flat = whole.as_strided((whole.numel(),), (1,))
-                    waiting.append((wires.receive(flat, backend.ranks[place], backward=True), place))
-                    mine.append(whole)
-            parts.append(mine)
-        for work, place in waiting:
-            wires.wait(work, backend.ranks[place])
-        wires.wait_for_sends()
-        for leaf, mine in zip(leaves, parts, strict=True):
-            name = id(leaf)
-            for number, part in enumerate(mine):  # `Loop` adds up what lies at places, in this order
-                self.totals[name, f"{backend.own} {number}" if number else backend.own] = part
-        found = super().gradients([one for one in leaves if not isinstance(one, ElsewhereTensor)])
-        own = iter(found)
-        return [None if isinstance(one, ElsewhereTensor) else next(own) for one in leaves]
+        found = super().gradients(leaves)
+        self._backend.wires.wait_for_sends()
+        return found
+
+    def _parts_of(
+        self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
+    ) -> list[Callable[[], torch.Tensor]]:
+        backend, own = self._backend, dict(made)
+        home, found = backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
+        for place in self._schedule.gradients.get(id(leaf), ()):
+            if place == home == backend.own:
+                found.append(partial(itself, own[place]))
+            elif place == backend.own:
+                there_s = backend.departs(own[place], home)
+                flat = partial(_dense, own[place], leaf)
+                self._put(flat, there_s, backend.ranks[home], backward=True)
+            elif home == backend.own:
+                timed, source = backend.clock_s is not None, backend.ranks[place]
+                room = partial(_room_like, leaf, self._device())
+                underway = self._post(room, source, backward=True, timed=timed)
+                if timed:
+                    backend.expects(underway.whole, place)
+                found.append(partial(self._awaited, underway, source, expected=True))
+        return found
 
 
-def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides without gaps: the tensor's own, if it has none."""
-    return tuple(tensor.stride()) if _has_no_gaps(tensor.shape, tensor.stride()) else _in_rows(tensor.shape)
+def _nothing(microbatch: int) -> None:
+    """The backward of a microbatch begins with what it was given."""
 
 
-def _has_no_gaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    expected = 1
-    for step, size in sorted(zip(stride, shape, strict=True)):
-        if size != 1 and step != expected:
-            return False
-        expected *= size
-    return True
+def _with_time(flat: torch.Tensor, there_s: float | None) -> torch.Tensor:
+    """A row, and behind it when it arrives."""
+    if there_s is None:
+        return flat
+    return torch.cat([flat.view(torch.uint8), _in_bytes(there_s)])
 
 
-def _in_rows(shape: Sequence[int]) -> tuple[int, ...]:
-    found, step = list[int](), 1
-    for size in reversed(shape):
-        found.insert(0, step)
-        step *= size
-    return tuple(found)
+def _in_bytes(seconds: float) -> torch.Tensor:
+    return torch.tensor([seconds], dtype=torch.float64).view(torch.uint8)
+
+
+def _time_of(row: torch.Tensor, flat: torch.Tensor) -> float:
+    """When a row arrives, which is taken out of what was received."""
+    bytes_of_flat = flat.view(torch.uint8)
+    bytes_of_flat.copy_(row[: bytes_of_flat.numel()])
+    return row[bytes_of_flat.numel() :].clone().view(torch.float64).item()
 
 
 def _laid(one: Transfer) -> tuple[int, ...]:
-    return one.stride if _has_no_gaps(one.shape, one.stride) else _in_rows(one.shape)
+    return strides_without_gaps(one.shape, one.stride)
 
 
 def _flat(value: torch.Tensor, one: Transfer) -> torch.Tensor:
@@ -272,6 +330,14 @@ def _room(one: Transfer, device: torch.device) -> tuple[torch.Tensor, torch.Tens
     return whole, whole.as_strided((whole.numel(),), (1,))
 
 
+def _room_like(leaf: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for a gradient of a leaf, and the same in one row."""
+    whole = torch.empty_strided(
+        leaf.shape, strides_without_gaps(leaf.shape, leaf.stride()), dtype=leaf.dtype, device=device
+    )
+    return whole, whole.as_strided((whole.numel(),), (1,))
+
+
 def _dense(total: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """A gradient as it travels, laid out as its leaf."""
     if total.layout != torch.strided:
@@ -279,6 +345,8 @@ def _dense(total: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
             f"a sparse gradient of a weight of shape {tuple(leaf.shape)} would go to another rank: use "
             "sparse=False, or place the layers that read the weight together"
         )
-    made = torch.empty_strided(leaf.shape, _strides(leaf), dtype=leaf.dtype, device=total.device)
+    made = torch.empty_strided(
+        leaf.shape, strides_without_gaps(leaf.shape, leaf.stride()), dtype=leaf.dtype, device=total.device
+    )
     made.copy_(total)
     return made.as_strided((made.numel(),), (1,))

@@ -20,18 +20,19 @@ def scalars_shared(backend: RankDevices, values: Sequence[Values]) -> None:
                 looks = node.meta["val"]  # type: ignore[union-attr]
                 if looks.numel() == 1:
                     by_rank.setdefault(backend.ranks[place], []).append((one, number, looks))
-    device = backend.named_device(backend.own)
-    for source, found in by_rank.items():
-        sizes = [looks.dtype.itemsize for _, _, looks in found]
-        if source == backend.wires.rank:
-            flat = [one.outputs[number].detach().reshape(1).view(torch.uint8) for one, number, _ in found]
-            row = torch.cat(flat)
-        else:
-            row = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-        backend.wires.share(row, source)
-        if source != backend.wires.rank:
-            for (one, number, looks), part in zip(found, row.split(sizes), strict=True):
-                one.outputs[number] = part.clone().view(looks.dtype).reshape(looks.shape)
+    device = backend.message_device
+    with backend.packing():  # it takes no device's time where that is emulated
+        for source, found in by_rank.items():
+            sizes = [looks.dtype.itemsize for _, _, looks in found]
+            if source == backend.wires.rank:
+                flat = [one.outputs[number].detach().reshape(1).view(torch.uint8) for one, number, _ in found]
+                row = torch.cat(flat)
+            else:
+                row = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+            backend.wires.share(row, source)
+            if source != backend.wires.rank:
+                for (one, number, looks), part in zip(found, row.split(sizes), strict=True):
+                    one.outputs[number] = part.clone().view(looks.dtype).reshape(looks.shape)
 
 
 def output_here(backend: RankDevices, values: Values, number: int) -> Any:

@@ -119,6 +119,7 @@ class Schedule:
                 known = self._shared.get((shared, program.place))
             if known is None:
                 known = self._sent(actions, microbatch, (copy, original), (source, program))
+                known.fetched = True
             self.arrivals[microbatch, copy] = known
             if shared is None:
                 known.uses += 1
@@ -136,9 +137,10 @@ class Schedule:
             self._made[microbatch, slot] = program.place
             for copy, place in program.sends.get(slot, ()):
                 source = (program.place, program)
-                self.arrivals[microbatch, copy] = self._sent(
+                self.arrivals[microbatch, copy] = sent = self._sent(
                     actions, microbatch, (copy, slot), source, self._backend.ranks[place]
                 )
+                sent.last = copy == list(program.sends[slot])[-1][0]
         values = self._values[microbatch]
         for _, name in program.written:
             tensor = values.flat[name]

@@ -66,11 +66,11 @@ def reordering_is_off() -> bool:
     return os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "off", "no")
 
 
-def has_hooks_inside(root: nn.Module) -> bool:
+def has_hooks_inside(root: nn.Module, modules: Iterable[nn.Module] | None = None) -> bool:
     """Whether hooks run inside a step, which see real tensors: on modules below its root, or on all."""
     if EVERY_FORWARD_HOOKS or EVERY_FORWARD_PRE_HOOKS:
         return True
-    for module in modules_in(root):
+    for module in modules_in(root) if modules is None else modules:
         if (forward_hooks(module) or forward_pre_hooks(module)) and module is not root:
             return True
     return False

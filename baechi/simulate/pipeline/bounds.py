@@ -2,7 +2,7 @@
 
 - way: the longest way through the step, with devices and links always free for it. What a unit sends to a
   device goes one after the other, though;
-- host: it issues all tasks;
+- host: it issues all tasks; that of a rank, the rank's;
 - device, channel: it takes one task or tensor at a time. Each comes after its longest way from the begin, and
   before its longest way to the end. Were they interruptible, the one with the longest way to the end would
   always go first, and that is easily computed (Jackson 1955; Carlier 1982, "The one-machine sequencing
@@ -35,12 +35,15 @@ def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: boo
 
 
 def _host_s(costs: PipelineCosts, microbatches: int) -> float:
-    """The host's time for all tasks."""
-    each_s = sum(costs.host_forward_s)
-    if not costs.units.training:
-        return microbatches * each_s
-    each_s += sum(costs.host_backward_s)
-    return microbatches * each_s + (microbatches - 1) * sum(costs.add_host_s)
+    """The host's time for all tasks; that of the busiest rank, where there are ranks."""
+    ranks, where = costs.cluster.ranks or (0,) * len(costs.cluster), costs.units.unit_devices
+    found_s, runs = [0.0] * (max(ranks) + 1), len(costs.host_forward_s)
+    for run, each_s in enumerate(costs.host_forward_s):
+        found_s[ranks[where[run]]] += microbatches * each_s
+    stages = zip(costs.host_backward_s, costs.add_host_s, strict=True) if costs.units.training else ()
+    for stage, (each_s, more_s) in enumerate(stages):
+        found_s[ranks[where[runs + stage]]] += microbatches * each_s + (microbatches - 1) * more_s
+    return max(found_s)
 
 
 def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:

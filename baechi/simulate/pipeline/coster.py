@@ -189,7 +189,7 @@ class PipelineCoster:
             plan.launch_s,
             plan.host_costs.transfer_s,
             [(plan.device_of[one.maker], one.size_bytes, one.is_loss) for one in self.indexed.returned],
-            not self.indexed.outputs_stay,
+            not (self.indexed.outputs_stay or self.cluster.ranks),
             gradients,
         )
 

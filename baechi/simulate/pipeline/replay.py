@@ -11,6 +11,8 @@ device, so that memory of tasks that are far from running is not taken. A task s
 was issued, its device is free and what it reads first has arrived. What its later layers read may arrive
 later: then it starts late enough to go through without a pause. It ends no sooner than its last kernel was
 issued, nor sooner than if its device had waited for the host alone.
+
+Where devices belong to ranks, each rank has a host, which goes through its own tasks of the list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +37,7 @@ class Replay:
 
     Attributes:
         makespan_s: from the first kernel or transfer, as steps are measured, until gradients are handed over.
-        host_s: seconds of the host at work.
+        host_s: seconds of the host at work; of ranks, of the busiest one.
         issue_s: by position in the list, when the host began to issue it.
         jobs: by task, in the order of the list, when it runs.
         sent: transfers: when each travels, what it is, and the task that makes or first needs it.
@@ -47,7 +49,9 @@ class Replay:
         self.jobs: dict[Task, Job] = {}
         self.sent: list[tuple[Job, Send, Task]] = []
         self.issue_s: list[float] = []
-        self.host_s = self._now_s = 0.0
+        self._ranks = costs.cluster.ranks or (0,) * len(costs.cluster)
+        self._now_s = [0.0] * (max(self._ranks) + 1)  # by rank, its host's clock
+        self._worked_s = list(self._now_s)
         self._clock, self._at_work = Clock(Machine(costs.cluster)), units_at_work(costs)
         # by microbatch and unit: what must end before, and what may arrive on the way
         self._after: list[list[list[Job]]] = [[[] for _ in self._at_work] for _ in range(microbatches)]
@@ -60,7 +64,7 @@ class Replay:
         free_s = [self._newest[n].end_s if n in self._newest else 0.0 for n in range(len(costs.cluster))]
         last_s = max([0.0, *free_s, *[job.end_s for job, *_ in self.sent]])
         over_s, worked_s = costs.closing.end_s(microbatches, self._now_s, free_s)
-        self.host_s += worked_s
+        self.host_s = max([sum(both) for both in zip(self._worked_s, worked_s, strict=True)])
         self.makespan_s = max(last_s, over_s) - costs.lead_s
 
     def _place(self, task: Task) -> int:
@@ -71,14 +75,14 @@ class Replay:
         """Issue a task when its device is not too far behind, and wait for values for which the code asks."""
         costs, place = self.costs, self._place(task)
         unit = self._at_work[place]
-        issued = self._issued[unit.device]
+        issued, rank = self._issued[unit.device], self._ranks[unit.device]
         if len(issued) >= AHEAD:
-            self._wait([issued[-AHEAD]])
-        now_s, taken_s = self._now_s, unit.seconds[task.microbatch > 0].host_s
+            self._wait(rank, [issued[-AHEAD]])
+        now_s, taken_s = self._now_s[rank], unit.seconds[task.microbatch > 0].host_s
         first_s = now_s + min(costs.task_s + costs.cluster.launch_s, taken_s)
         self.issue_s.append(now_s)
-        self.host_s += taken_s
-        self._now_s += taken_s
+        self._worked_s[rank] += taken_s
+        self._now_s[rank] += taken_s
         for piece in unit.pieces:
             begun_s = now_s + costs.pieces[piece - len(self.units.unit_devices)].issued_s
             self._work(task, piece, begun_s, begun_s + costs.cluster.launch_s)
@@ -92,14 +96,14 @@ class Replay:
                 self._clock.finish([job])
                 there_s = max(job.over_s - own.rest_s, now_s + own.paced_s)
                 late_s = [other.end_s for other in job.early or ()]
-                self._now_s = max([self._now_s, there_s + own.issue_s, *late_s])
-            self._wait([self._issued[device][-1] for device in devices if self._issued[device]])
+                self._now_s[rank] = max([self._now_s[rank], there_s + own.issue_s, *late_s])
+            self._wait(rank, [self._issued[device][-1] for device in devices if self._issued[device]])
         elif unit.fetches:
             sent = self.sent[-len(unit.at_end) :]
-            self._wait([job, *[one for one, send, _ in sent if send.target == len(costs.cluster)]])
+            self._wait(rank, [job, *[one for one, send, _ in sent if send.target == len(costs.cluster)]])
 
-    def _wait(self, jobs: Iterable[Job]) -> None:
-        self._now_s = max(self._now_s, self._clock.finish(jobs))
+    def _wait(self, rank: int, jobs: Iterable[Job]) -> None:
+        self._now_s[rank] = max(self._now_s[rank], self._clock.finish(jobs))
 
     def _work(self, task: Task, place: int, begun_s: float, first_s: float) -> Job:
         """Submit a task, or a piece of it, with what it sends."""

@@ -9,6 +9,8 @@ each device. A thread issues a layer after the layers that give it gradients hav
 Where several gradients of a tensor meet on a device, each after the first is added to the sum so far. The
 graph counts these additions with the consumers whose backward comes second, third and so on, on any device.
 
+Where devices belong to ranks, each rank has a host of its own in forward, too.
+
 A graph without host times has a host that takes no time, and streams that keep nothing waiting: a layer
 waits for its device and its inputs, a transfer for its producers.
 """
@@ -126,7 +128,7 @@ class Forward(_Issuing):
         waited: see `LaunchOrder`.
 
     Attributes:
-        now_s: the host's clock.
+        clocks_s: by device, its host's clock.
         fetched: the outputs that it fetches, numbered after the other transfers.
     """
 
@@ -138,7 +140,8 @@ class Forward(_Issuing):
         waited: Mapping[int, int],
     ) -> None:
         super().__init__(stage, clock, "forward", transfers)
-        self.now_s = -self._launch_s
+        self._ranks = stage.cluster.ranks or (0,) * stage.host
+        self._hosts_s = [-self._launch_s] * (max(self._ranks) + 1)
         self.fetched = downloads(stage.indexed, stage.device_of, stage.host)
         self._charges = Charges(stage, transfers, waited)
         self._after: defaultdict[int, list[int]] = defaultdict(list)  # by layer, those elsewhere before it
@@ -149,28 +152,31 @@ class Forward(_Issuing):
     def run(self, instructions: Sequence[Instruction]) -> Times:
         """Issue everything; then fetch what the model returns."""
         for what, number in instructions:
+            rank = self._ranks[self._device_of(what, number)]
+            now_s = self._hosts_s[rank]
             if what == "await":
                 newest = self._newest.get(self._stage.device_of[number])
                 if newest is None:
                     raise stuck("forward", [self._stage.indexed.names[number]])
-                self.now_s = max(self.now_s, self._clock.finish([newest]))
+                self._hosts_s[rank] = max(now_s, self._clock.finish([newest]))
                 continue
             if self._stage.knows_host:
-                self.now_s += self._charges.before((what, number))
+                now_s += self._charges.before((what, number))
             if what == "launch":
-                first_s, last_s = issue_s(self.now_s, self._kernels_s[number], self._launch_s)
-                self.issued_s[number], self.now_s = (first_s, last_s), last_s
+                first_s, now_s = issue_s(now_s, self._kernels_s[number], self._launch_s)
+                self.issued_s[number] = (first_s, now_s)
                 if number in self._after:
                     self._given[number] += [self._works[layer] for layer in self._after[number]]
-                self._work(number, first_s, last_s)
+                self._work(number, first_s, now_s)
             elif what == "depart":
-                self.now_s = self.asked_s[number] = self.now_s + self._launch_s
-                self._move(number, self.now_s)
+                now_s = self.asked_s[number] = now_s + self._launch_s
+                self._move(number, now_s)
             else:
                 for reader in self._transfers[number].consumers:
                     self._receive(number, reader)
+            self._hosts_s[rank] = now_s
         self._clock.finish_all()
-        over_s = self.now_s
+        over_s = max(self._hosts_s)
         for place, transfer in enumerate(self.fetched):  # one after the other
             job = Job(transfer.source, transfer.target, transfer.size_bytes)
             self._moves[len(self._transfers) + place] = job
@@ -178,6 +184,19 @@ class Forward(_Issuing):
             self._clock.submit(job, over_s, [self._newest[transfer.source]])
             over_s = self._clock.finish([job])
         return self._times(0.0)
+
+    @property
+    def clocks_s(self) -> list[float]:
+        """By device, its host's clock."""
+        return [self._hosts_s[rank] for rank in self._ranks]
+
+    def _device_of(self, what: str, number: int) -> int:
+        """The device whose host gives an instruction."""
+        if what in ("launch", "await"):
+            return self._stage.device_of[number]
+        transfer = self._transfers[number]
+        from_host = what == "arrive" or transfer.source == self._stage.host
+        return transfer.target if from_host else transfer.source
 
 
 class Walker(Protocol):
@@ -231,7 +250,7 @@ class Backward(_Issuing):
         stage: the plan, in the order of launches.
         clock: takes the jobs.
         transfers: what moves in it.
-        free_s: when the host is free for it.
+        free_s: by device, when the host is free for it.
         begins_s: when forward is over: nothing runs before.
     """
 
@@ -240,7 +259,7 @@ class Backward(_Issuing):
         stage: IndexedPlan,
         clock: Clock,
         transfers: Sequence[Transfer],
-        free_s: float,
+        free_s: Sequence[float],
         begins_s: float,
     ) -> None:
         super().__init__(stage, clock, "backward", transfers)
@@ -248,10 +267,10 @@ class Backward(_Issuing):
         before_s = self._launch_s  # of the first kernel or transfer, which backward begins with
         if any(transfer.source == stage.host for transfer in transfers):
             before_s += self._node_s
-        self._clocks = [free_s - before_s] * (stage.host + 1)
+        self._clocks = [each_s - before_s for each_s in (*free_s, max(free_s))]
         self._met: set[tuple[int, int]] = set()
         self._came_s: dict[tuple[int, int], float] = {}  # by layer and device: when it got one
-        self._given_s = [free_s - before_s] * len(stage.place)
+        self._given_s = [min(free_s) - before_s] * len(stage.place)
 
     def begin(self, number: int) -> None:
         """The gradient of an output that stays is made before backward begins."""

@@ -25,7 +25,7 @@ from baechi.torchlib.fakes.valueless import forget_values, is_valueless, made_va
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout, over
+from baechi.torchlib.tensors.layout import copy_with_layout, copy_without_gaps, over
 
 _CPU = torch.device("cpu")
 
@@ -77,11 +77,14 @@ class ShapeKernels:
         described = self._shapes.result_of(func, args, kwargs, given)
         return func(*args, **kwargs) if isinstance(described, Views) else _made(described, given)
 
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor with the same layout; valueless if the tensor is."""
-        if not is_valueless(tensor):
-            return copy_with_layout(tensor, _CPU)
-        return made_valueless(copy_with_layout(tensor, _CPU, filled=False))
+    def copy(self, tensor: torch.Tensor, *, gaps: bool = True) -> torch.Tensor:
+        """A copy of a tensor with the same layout, or one without gaps; valueless if the tensor is."""
+        filled = not is_valueless(tensor)
+        if gaps:
+            copied = copy_with_layout(tensor, _CPU, filled=filled)
+        else:
+            copied = copy_without_gaps(tensor, filled=filled)
+        return copied if filled else made_valueless(copied)
 
     def _is_small(self, func: Any, facts: Facts, call: Any, given: list[torch.Tensor]) -> bool:
         """Whether an operator with these arguments makes small tensors only."""

@@ -53,6 +53,31 @@ def sent_and_held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
     return prod(shape) * size if tensor.numel() else 0, sum(room) * size
 
 
+def strides_without_gaps(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Strides, where these leave no gaps in memory; else those of rows."""
+    expected, rows = 1, list[int]()
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size != 1 and step != expected:
+            break
+        expected *= size
+    else:
+        return tuple(stride)
+    step = 1
+    for size in reversed(shape):
+        rows.insert(0, step)
+        step *= size
+    return tuple(rows)
+
+
+def copy_without_gaps(tensor: torch.Tensor, *, filled: bool = True) -> torch.Tensor:
+    """Copy a tensor on the host; the copy's memory has no gaps, and shows no element twice."""
+    if tensor.layout != torch.strided:
+        return _plain_copy(tensor, torch.device("cpu"))
+    strides = strides_without_gaps(tensor.shape, tensor.stride())
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    return made.copy_(tensor.detach()) if filled else made
+
+
 def _strided_copy(tensor: torch.Tensor, device: torch.device, filled: bool) -> torch.Tensor:
     """A copy of a tensor with strides; of an expanded one, each element moves once."""
     source = tensor.detach()

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
-from baechi.backend.ranks.names import are_of_ranks, name_of
-from baechi.backend.ranks.rendezvous import own_device, size_here, wires
+from baechi.backend.processes import size_here
+from baechi.backend.ranks.rendezvous import own_device, wires
 from baechi.backend.real.discover import discover
 from baechi.errors import PlanError, RankError
 from baechi.progress import say, verbosity
@@ -25,6 +25,7 @@ from baechi.records.device import Device, Link
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
+from baechi.records.rank_names import are_of_ranks, name_of
 from baechi.records.stages import Stages
 from baechi.report.summary import summary
 from baechi.run.pipeline.microbatches import Microbatches
@@ -79,8 +80,10 @@ def check_replicas(replicas: object, *, alone: bool) -> None:
         )
 
 
-def ranks_cluster() -> Cluster:
-    """The devices of all ranks, as rank 0 knows them."""
+def ranks_cluster(asked: Cluster | None = None) -> Cluster:
+    """The devices of all ranks: those that were asked for, else as rank 0 knows them."""
+    if asked is not None:
+        return asked
     ways, own = wires(), own_device()
     name, link = name_of(ways.rank, str(own)), _BETWEEN
     if own.type == "cpu":

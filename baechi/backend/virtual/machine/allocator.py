@@ -34,6 +34,7 @@ class Allocator:
         clock: when uses are over.
         issuer: the host that issues for a device, in the calling thread.
         notes: writes down what happens; None if nothing has to.
+        apart: whether each device has a host of its own, and nothing is shared for which two of them queue.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class Allocator:
         issuer: Callable[[int], Host],
         *,
         notes: MemoryNotes | None = None,
+        apart: bool = False,
     ) -> None:
-        self._notes = notes
+        self._notes, self._apart = notes, apart
         self._keys = itertools.count()
         self.fault: BaseException | None = None
         self._names = [device.name for device in devices]
@@ -190,8 +192,8 @@ class Allocator:
         self._peak_bytes[device] = max(self._peak_bytes[device], self._live_bytes[device])
 
     def _reclaim(self) -> None:
-        now_s = min([self._issuer(device).now_s for device in range(len(self._names))])
-        self._clock.settle(now_s)
+        times_s = [self._issuer(device).now_s for device in range(len(self._names))]
+        self._clock.settle(max(times_s) if self._apart else min(times_s))
         for device in range(len(self._names)):
             self._take_back(device, self._issuer(device).now_s)
 

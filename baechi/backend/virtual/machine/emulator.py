@@ -11,7 +11,7 @@ VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakSet
 
@@ -42,10 +42,13 @@ class Emulator:
     Args:
         cluster: the devices.
         shapes: what runs operators in a dry run; None otherwise.
+        ranks: by device, whose host issues for it; empty where one host has all of them.
     """
 
-    def __init__(self, cluster: Cluster, shapes: ShapeKernels | None = None) -> None:
-        self.cluster = cluster
+    def __init__(
+        self, cluster: Cluster, shapes: ShapeKernels | None = None, ranks: Sequence[int] = ()
+    ) -> None:
+        self.cluster, self.ranks = cluster, ranks
         self.shapes = shapes
         self.index = {name: place for place, name in enumerate(cluster.names)}
         self.index_of_host = len(cluster)
@@ -61,10 +64,10 @@ class Emulator:
         self._record = StepRecord(cluster.names, 0.0)
         self.charged: Counter[HostWork] = Counter()
         self._worked = Worked()
-        self._first = self.enter_thread(Host())
+        self._first = self._threads.own = Thread(Host(), self._worked, ranks)
         books = cluster.devices, self._compute, self._clock, self._issuer
         self._notes = None if shapes is None else MemoryNotes(cluster.devices)
-        self.allocator = Allocator(*books, notes=self._notes)
+        self.allocator = Allocator(*books, notes=self._notes, apart=bool(ranks))
 
     # --- threads, streams, events
 
@@ -89,9 +92,13 @@ class Emulator:
 
     def spend(self, what: HostWork, device: int, times: int = 1) -> None:
         """Charge the calling thread with the runtime's own work."""
-        taken_s = self._charge(what, times)
+        taken_s, thread = self._charge(what, times), self.thread
         if taken_s is not None:
-            self.thread.spend(taken_s, device, computing=what == "functional_op")
+            before = thread.rank
+            for rank in range(len(thread.hosts)) if device == self.index_of_host else (before,):
+                thread.rank = rank  # what the host does for no device each rank's does
+                thread.spend(taken_s, device, computing=what == "functional_op")
+            thread.rank = before
 
     def _charge(self, what: HostWork, times: int) -> float | None:
         """Count some work; the seconds that it takes, or None of a cluster that charges no host."""
@@ -131,13 +138,15 @@ class Emulator:
 
     def synchronize(self) -> None:
         """The host waits for everything."""
-        streams = [*self._compute, *(stream for pair in self._transfer.values() for stream in pair)]
-        streams += [*self._sides]
-        host = self.thread.issuer(self.index_of_host)
-        host.now_s = max(host.now_s, self._clock.finish_all())
+        ends = [stream for pair in self._transfer.values() for stream in pair]
+        streams = [*self._compute, *ends, *self._sides]
+        if self.ranks:  # what goes to the host is on no device's stream
+            streams = [one for one in streams if one.device < len(self.ranks)]
+        last_s, own = self._clock.finish_all(), self.thread.issuer(self.index_of_host)
         for stream in streams:
+            host = self.thread.hosts[self.ranks[stream.device]] if self.ranks else own
             event = stream.record()
-            host.now_s = max(host.now_s, self._clock.finish(event.jobs))
+            host.now_s = max(host.now_s, self._clock.finish(event.jobs), 0.0 if self.ranks else last_s)
             host.learn(event.seen)
 
     # --- what runs
@@ -168,7 +177,7 @@ class Emulator:
         blocks: tuple[Block | None, Block | None],
         size_bytes: int,
         streams: tuple[Stream | None, Stream | None],
-    ) -> None:
+    ) -> Job:
         """Issue a transfer. It runs on the streams of both ends at once, as a peer copy does."""
         source, target = ends
         thread = self.thread
@@ -194,7 +203,33 @@ class Emulator:
             read.read(sending)
         if written is not None and receiving is not None:
             written.written(receiving)
-            written.issued_s = host.now_s
+            if not self.cluster.ranks:  # else it was another rank's host
+                written.issued_s = host.now_s
+        return job
+
+    def ends_s(self, job: Job) -> float:
+        """When a job ends."""
+        return self._clock.finish([job])
+
+    def expect(self, tensor: torch.Tensor, source: int, target: int) -> None:
+        """Take memory for a tensor that another process sends."""
+        _, rx = self.transfer_streams(source, target)
+        for block in self.allocate([tensor], target, rx, "a copy"):
+            host = self.thread.issuer(target)
+            block.written(Access(rx, rx.advance(host), "copy", self._attribution(self.thread)[1]))
+
+    def arrival(self, ends: tuple[int, int], there_s: float) -> Event:
+        """What another process sent arrives at a time."""
+        _, rx = self.transfer_streams(*ends)
+        job = Job(*ends, 0)
+        job.start_s = job.over_s = job.end_s = there_s
+        job.waiters = None
+        return Event({**rx.seen, rx.number: rx.epoch}, (job,))
+
+    def begin_at(self, now_s: float) -> None:
+        """The step that has just begun begins at a time at which all ranks are there."""
+        self.thread.host.now_s = self._record.start_s = now_s
+        self.allocator.restart_peaks()
 
     def _submit(self, job: Operation, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
         after: dict[Job, None] = {}
@@ -245,11 +280,14 @@ class Emulator:
     def step(self) -> Iterator[StepRecord]:
         """A model is called: what runs from now on, until the next call, is noted in a new record."""
         self.raise_fault()
-        start_s = self._issuer(self.index_of_host).now_s  # which takes in a backward that ended
+        if not self.thread.in_backward:
+            self.thread.issuer(self.index_of_host)  # which takes in a backward that ended
+            self.thread.meet()
+        start_s = self._issuer(self.index_of_host).now_s
         self._finish_record()
         self.allocator.restart_peaks()
         self._record = self._record.next(start_s)
-        self._worked.seconds = 0.0
+        self._worked.by_rank.clear()
         thread = self.thread
         thread.depth += 1
         try:
@@ -271,6 +309,11 @@ class Emulator:
     def _finish_record(self) -> None:
         self._record.peak_bytes = self.allocator.peak_bytes
         self._record.host_s = self._worked.seconds
+
+    @property
+    def begin_s(self) -> float:
+        """When the step began."""
+        return self._record.start_s
 
     def close(self) -> None:
         """The emulation is over: what was measured of it can still be read."""

@@ -3,13 +3,17 @@
 Backward has one issuing clock for each device, as CUDA's engine has one thread for each. A node is
 issued when its inputs have been; when backward is over, the thread that called it goes on after the
 last of them.
+
+Where devices belong to ranks, a thread stands for one of each rank: each has a clock of its own, and none
+waits for another.
 """
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -34,24 +38,24 @@ class _Backward:
     """One backward that this thread is in: graph tasks nest in reentrant checkpoints."""
 
     job: int
-    start: Host
+    starts: list[Host]  # by rank
     hosts: dict[int, Host] = field(default_factory=dict)
     owed_s: float = 0.0  # what torch did here for the next kernel, on whatever device that runs
     python_s: float = 0.0  # when the thread that runs Python is done with it: one does at a time
     again: Host | None = None  # of code that runs again in it, on whatever devices
     left: Host | None = None  # of such code that is over, until the thread that ran it goes on
 
-    def all(self) -> Iterator[Host]:
-        """The clocks of all that issues in it."""
-        yield from self.hosts.values()
-        yield from [host for host in (self.again, self.left) if host is not None]
-
 
 @dataclass(slots=True)
 class Worked:
     """For how long the host has worked for steps. Of backward's threads, which work at once, the busiest."""
 
-    seconds: float = 0.0
+    by_rank: defaultdict[int, float] = field(default_factory=partial(defaultdict, float))
+
+    @property
+    def seconds(self) -> float:
+        """That of the busiest rank."""
+        return max(self.by_rank.values(), default=0.0)
 
 
 class Thread:
@@ -60,10 +64,16 @@ class Thread:
     Args:
         host: its clock, as it starts.
         worked: by all threads together.
+        ranks: by device, its rank; empty where one host has all of them.
+
+    Attributes:
+        hosts: its clocks, by rank.
+        rank: whose part of the program runs now.
     """
 
-    def __init__(self, host: Host, worked: Worked | None = None) -> None:
-        self.host = host
+    def __init__(self, host: Host, worked: Worked | None = None, ranks: Sequence[int] = ()) -> None:
+        self._ranks, self.rank = ranks, 0
+        self.hosts = [host, *[Host(host.now_s, host.seen) for _ in range(max(ranks, default=0))]]
         self._worked = worked or Worked()
         self.layer = ""
         self.depth = 0
@@ -80,6 +90,21 @@ class Thread:
         self._owners: deque[tuple[str, ReferenceType[StepRecord]]] = deque(maxlen=_OWNERS_KEPT)
 
     @property
+    def host(self) -> Host:
+        """The clock of what runs now."""
+        return self.hosts[self.rank]
+
+    def rank_of(self, device: int) -> int:
+        """Who issues for a device."""
+        return self._ranks[device] if device < len(self._ranks) else self.rank
+
+    def meet(self) -> None:
+        """The hosts of all ranks wait for each other."""
+        now_s = max([host.now_s for host in self.hosts])
+        for host in self.hosts:
+            host.now_s = now_s
+
+    @property
     def in_backward(self) -> bool:
         """Whether a backward is running in this thread."""
         return current_graph_task_id() != FORWARD
@@ -88,12 +113,13 @@ class Thread:
         """The clock of the thread that issues the next job for a device."""
         backward = self._innermost()
         if backward is None:
-            return self.host
+            return self.hosts[self.rank_of(device)]
         if backward.again is not None:
             return backward.again
         host = backward.hosts.get(device)
         if host is None:
-            host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
+            start = backward.starts[self.rank_of(device)]
+            host = backward.hosts[device] = Host(start.now_s, start.seen)
         if works:
             if backward.left is not None:
                 host.now_s = max(host.now_s, backward.left.now_s)
@@ -106,8 +132,10 @@ class Thread:
     def work(self, host: Host, taken_s: float) -> None:
         """Let a clock of this thread go on by what it does."""
         host.work(taken_s)
-        if self.depth and host is self.host:
-            self._worked.seconds += taken_s
+        if self.depth:
+            for rank, own in enumerate(self.hosts):
+                if own is host:
+                    self._worked.by_rank[rank] += taken_s
 
     def take(self, taken_s: float, device: int | None = None) -> None:
         """Do what torch does before the next kernel."""
@@ -139,12 +167,13 @@ class Thread:
         if backward is None or backward.again is not None:
             yield
             return
-        latest = self._latest()
+        latest = self._latest(self.rank)
         backward.again, backward.left = Host(latest.now_s, latest.seen), None
         try:
             yield
         finally:
-            backward.start.worked_s += backward.again.worked_s if backward.again is not None else 0.0
+            start = backward.starts[self.rank]
+            start.worked_s += backward.again.worked_s if backward.again is not None else 0.0
             backward.again, backward.left = None, backward.again
 
     def _innermost(self) -> _Backward | None:
@@ -209,26 +238,37 @@ class Thread:
         while self._backwards and self._backwards[-1].job != job:
             if job > self._backwards[-1].job:
                 break  # ids grow: a larger one began inside this backward
-            ended = self._backwards.pop()
-            outer = self._backwards[-1].start if self._backwards else self.host
-            worked_s = ended.start.worked_s + ended.owed_s
-            worked_s += max([host.worked_s for host in ended.hosts.values()], default=0.0)
-            if self._backwards:
-                outer.worked_s += worked_s
-            else:
-                self._worked.seconds += worked_s
-            for host in ended.all():
-                outer.now_s = max(outer.now_s, host.now_s)
-                outer.learn(host.seen)
-            outer.now_s += ended.owed_s
-            for host in self._backwards[-1].all() if self._backwards else ():
-                host.now_s = max(host.now_s, outer.now_s)
-                host.learn(outer.seen)
+            self._leave(self._backwards.pop())
         if job != FORWARD and not (self._backwards and self._backwards[-1].job == job):
-            outer = self._latest()
-            self._backwards.append(_Backward(job, Host(outer.now_s, outer.seen)))
+            latest = list(map(self._latest, range(len(self.hosts))))
+            self._backwards.append(_Backward(job, [Host(one.now_s, one.seen) for one in latest]))
         self._task = job
 
-    def _latest(self) -> Host:
-        hosts = [self.host, *(host for backward in self._backwards for host in backward.all())]
-        return max(hosts, key=lambda host: host.now_s)
+    def _leave(self, ended: _Backward) -> None:
+        """Pass the clocks of a backward that ended to what is around it, rank by rank."""
+        around = self._backwards[-1] if self._backwards else None
+        for rank, outer in enumerate(around.starts if around is not None else self.hosts):
+            hosts, owed_s = self._hosts_of(ended, rank), ended.owed_s if rank == self.rank else 0.0
+            worked_s = ended.starts[rank].worked_s + owed_s
+            worked_s += max([host.worked_s for host in hosts if host is not ended.left], default=0.0)
+            if around is not None:
+                outer.worked_s += worked_s
+            else:
+                self._worked.by_rank[rank] += worked_s
+            for host in hosts:
+                outer.now_s = max(outer.now_s, host.now_s)
+                outer.learn(host.seen)
+            outer.now_s += owed_s
+            for host in self._hosts_of(around, rank) if around is not None else ():
+                host.now_s = max(host.now_s, outer.now_s)
+                host.learn(outer.seen)
+
+    def _hosts_of(self, backward: _Backward, rank: int) -> list[Host]:
+        """Of the clocks in a backward, those of a rank."""
+        found = [host for device, host in backward.hosts.items() if self.rank_of(device) == rank]
+        again = (backward.again, backward.left) if rank == self.rank else ()
+        return [*found, *[host for host in again if host is not None]]
+
+    def _latest(self, rank: int) -> Host:
+        inside = [host for backward in self._backwards for host in self._hosts_of(backward, rank)]
+        return max([self.hosts[rank], *inside], key=lambda host: host.now_s)

@@ -144,7 +144,8 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
             continue
         place = backend.place_of(grad)
         if place not in there:
-            there[place] = transfer(factor, backend, place)
+            known = backend.known_to_all(factor)
+            there[place] = transfer(factor, backend, place) if known is None else known
             backend.leave(there[place])
         for shard in plain_parts(grad):  # the caller's stream multiplies it, and adds it to one from before
             backend.leave(shard)

@@ -1,0 +1,56 @@
+"""Emulated ranks: a step takes what one process says that emulates all devices, with a host for each rank."""
+
+import pytest
+from run.ranks.emulation import emulated, over_ranks
+from run.ranks.models import MADE
+from run.ranks.processes import Ranks
+
+import baechi
+
+ORDERS = ["1f1b", "gpipe", "interleaved", "auto"]
+
+
+def assert_as_one_process(ranks: Ranks, name: str, text: str) -> None:
+    """Kernels and transfers begin and end then, to the last digit, and devices are as full."""
+    ranks.begin(emulated, name, text)
+    alone = emulated(name, text)
+    answers = ranks.answers()
+    for found in answers:
+        assert not isinstance(found, Exception), found
+    for number, step in enumerate(alone):
+        each = [found[number] for found in answers]
+        assert sorted(span for one in each for span in one.spans) == sorted(step.spans)
+        own = {
+            place: size
+            for rank, one in enumerate(each)
+            for place, size in one.peak_bytes.items()
+            if place.startswith(f"rank{rank}/")
+        }
+        assert own == step.peak_bytes
+        assert {one.loss for one in each} == {step.loss}
+
+
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize("name", ["tied", "skips"])
+def test_two_ranks(two: Ranks, name: str) -> None:
+    assert_as_one_process(two, name, over_ranks(name, 2, 3, "1f1b"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "name"), list(enumerate(MADE)))
+def test_four_ranks_in_any_order(four: Ranks, number: int, name: str) -> None:
+    assert_as_one_process(four, name, over_ranks(name, 4, 4, ORDERS[number % 4], apart=number % 3 == 1))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", MADE)
+def test_two_ranks_in_any_order(two: Ranks, name: str, order: str) -> None:
+    assert_as_one_process(two, name, over_ranks(name, 2, 4, order))
+
+
+def test_a_queue_of_several_ranks_is_refused() -> None:
+    """Which of their transfers comes first no rank knows alone."""
+    cluster = baechi.Cluster.virtual(2, ranks=True, reception="serial")
+    with pytest.raises(baechi.BaechiError, match='emulate them with reception="free"'), cluster:
+        pass
