@@ -3,7 +3,7 @@
     BaechiError
     ├── FatalError             the same call would fail again
     │   ├── CaptureError       the model could not be captured or measured with these inputs
-    │   ├── BatchCoupled       the rows of a batch know each other: its microbatches train something else
+    │   ├── BatchCoupled       the rows of a batch depend on each other: its microbatches train something else
     │   ├── CompileError       the model, or a call of it, does not run as compiled stages
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
@@ -214,7 +214,7 @@ class DryRunError(FatalError):
 
 
 class BatchCoupled(FatalError):
-    """The rows of a batch know each other, so that its microbatches would train, or return, something else.
+    """The rows of a batch depend on each other: its microbatches would train, or return, something else.
 
     Args:
         what: which output of the model.
@@ -232,8 +232,8 @@ class BatchCoupled(FatalError):
         first = f"{cure} gives the same as the whole batch. Else use" if cure else "Use"
         super().__init__(
             f"{what} is {whole} of the whole batch, and {parts} from {microbatches} microbatches: its rows "
-            f"know each other, or inputs are split where they must not be. {first} no microbatches (for one "
-            "call: `with baechi.unsplit(model):`); say what "
+            f"depend on each other, or inputs are split where they must not be. {first} no microbatches (for "
+            "one call: `with baechi.unsplit(model):`); say what "
             'the loss of each part counts with loss_weights="rows", "sum", "labels" or a function; say what '
             'is split with split={"name": dimension or None}; or accept that parts train something else with '
             'coupled="accept"'

@@ -1,5 +1,6 @@
 """What the workflows and hooks call is there: commands, files, extras, tiers."""
 
+import re
 import shlex
 import shutil
 import sys
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+import baechi
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -55,6 +58,14 @@ def test_extras_and_tiers(pytestconfig: pytest.Config) -> None:
     tiers = [words[1:] for words in run if words[0] == "pytest"]
     assert sorted(tiers) == [[], ["--tier", "full"], ["--tier", "nightly"]]
     assert {tier[1] for tier in tiers if tier} <= markers
+
+
+def test_one_version() -> None:
+    """The package, its metadata, the citation and the newest section of the changelog say the same one."""
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = parsed(ROOT / "CITATION.cff")["version"]
+    newest = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert {metadata, citation, newest} == {baechi.__version__}
 
 
 def test_hooks_are_the_static_checks() -> None:

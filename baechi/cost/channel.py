@@ -1,9 +1,9 @@
 """When transfers start and end: the one rule, for placers, simulator and emulated devices.
 
 A channel carries one transfer at a time, first come, first served. With `reception="serial"` each
-device has one channel for all that it receives (design document, section 1.3.3); with `"free"`
-each ordered pair of devices has its own. To ignore the queue makes a step look up to two times
-shorter than it is, and the placements that follow from it are as much worse.
+device has one channel for all that it receives; with `"free"` each ordered pair of devices has its own. To
+ignore the queue makes a step look up to two times shorter than it is, and the placements that follow from
+it are as much worse.
 """
 
 from collections.abc import Iterable

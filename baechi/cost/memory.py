@@ -1,6 +1,6 @@
 """What a layer takes of its device's memory: the one table, for placers, simulator and reports.
 
-After the design document, section 1.3.1; (a) parameters, (b) output, (c) gradients of parameters,
+(a) parameters, (b) output, (c) gradients of parameters,
 (d) gradient of the output, (e) what a layer needs only while it runs:
 
                 inference       training

@@ -32,7 +32,7 @@ class Dispatched:
     """A model whose calls are divided into chunks; `baechi.dispatch` makes it.
 
     It is called as the model is, and has the model's attributes: `parameters()`, `eval()`, `state_dict()`.
-    What is changed there is changed on every target at the next call. One call runs at a time.
+    What is changed there is changed on every device at the next call. One call runs at a time.
 
     Args:
         model: the model, or a function that makes it.

@@ -41,12 +41,12 @@ def dispatch(
         timeout: of processes: seconds that a chunk may take.
 
     Returns:
-        The model's call surface; a context manager that ends its workers.
+        What is called as the model is; as a context manager it ends its workers.
 
     Raises:
         FatalError: `out` says no rule.
         ValueError: there are no such workers, or a number makes no sense.
-        TypeError: the model is none.
+        TypeError: it is not a model.
     """
     from baechi.dispatch.arguments import dispatched
 

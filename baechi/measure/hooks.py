@@ -1,4 +1,4 @@
-"""Seconds by running the model as it is: the design document's profiler (section 1.3.1, item 3).
+"""Seconds by running the model as it is.
 
 Forward: a replaced `forward` of each layer reads the clock. Backward: every node of the
 autograd graph has a sequence number; those made while a layer ran are its own.

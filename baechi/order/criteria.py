@@ -1,17 +1,15 @@
 """Which layers must wait when the code reaches them: three criteria, counted before anything runs.
 
     code     A  B  C  D  E  F        the host reaches layers in this order
-    plan     A  B  E  C  D  F        the device launches them in this one (design document, Fig. 2)
+    plan     A  B  E  C  D  F        the device launches them in this one
 
     at C: E comes first and was not reached: C waits        at E: B was launched: E launches here,
     at D: C waits: D waits                                        then C and D, which waited for it
 
-After the design document, section 1.3.2:
-
 - `naive`: every layer waits in a thread of its own;
 - `global-topo`: a layer may launch at once if everything before it in the plan's order was reached;
-- `gpu-topo`: a layer may launch at once if `isNotWaiting` holds for it: only the order on its own
-  device counts, and its parents in the graph.
+- `gpu-topo`: a layer may launch at once if only the order on its own device is asked, and its parents
+  in the graph.
 """
 
 from typing import Literal

@@ -29,8 +29,8 @@ class Cluster(AbstractRecord):
         links: by `(source, target)` device names; `"host"` is the host. A pair not named has its host's link
             if both are in one of `hosts`, else `link`.
         link: the link of every other pair; where there are hosts, between them.
-        reception: `"serial"`: a device receives one transfer at a time (design document, section
-            1.3.3); `"free"`: transfers queue on their link only.
+        reception: `"serial"`: a device receives one transfer at a time; `"free"`: transfers queue on their
+            link only.
         emulated: the devices are emulated in this process; `with cluster:` turns that on. (Of a real
             cluster it turns on that steps are timed, for `last_step`.)
         launch_s: seconds of host time to issue one kernel.

@@ -20,7 +20,7 @@ else:  # networkx is generic in its type stubs only
 
 
 class LayerGraph(DiGraph, AbstractRecord):
-    """A model as a directed graph: nodes are layers, glue and inputs, edges are tensors.
+    """A model as a directed graph: nodes are layers, functional ops (`glue`) and inputs, edges are tensors.
 
     The attributes of nodes and edges are those of NetworkX: read and write them as usual. The package knows
     the ones listed below, and `costs` and `edge_costs` give them typed, with their defaults. All are

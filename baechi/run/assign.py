@@ -102,7 +102,7 @@ def assign(
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
-    """Undo `assign`: plain forwards, and all weights on one device, with their optimizer's state.
+    """Undo `distribute` or `assign`: plain forwards, all weights on one device, with their optimizer's state.
 
     Args:
         model: a distributed model (one that waits for its first call, too).

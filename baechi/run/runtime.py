@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -33,6 +33,13 @@ from baechi.torchlib.elsewhere import StandIns
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id, views_replayed
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.shards.gradients import leaves_of
+
+if TYPE_CHECKING:  # they hold a runtime, or take one
+    from baechi.run.pipeline.batch.judge import Case
+    from baechi.run.pipeline.microbatches import Microbatches
+    from baechi.run.programs.capture import Captures
+    from baechi.run.ranks.schedule import Schedule as RankSchedule
+    from baechi.run.weights.replicas import Replicas
 
 Reorder = bool | Literal["host", "threads"]
 
@@ -75,17 +82,17 @@ class Runtime:
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self.blocks: tuple[str, ...] = ()
         """The modules that `distribute` compiled."""
-        self.microbatches: Any = None
+        self.microbatches: Microbatches | None = None
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
-        self.captures: Any = None
+        self.captures: Captures | None = None
         """The model's step as programs (`run.programs`); None if it runs as its code is written."""
         self.over_ranks = isinstance(self.backend, RankDevices)
         """Whether each device belongs to a process of its own (`run.ranks`)."""
         self.stand_ins = StandIns()
         """Over ranks, what stands in for weights of others while the model's code is captured."""
-        self.look_in_ranks: Any = None
+        self.look_in_ranks: Callable[[nn.Module, Runtime, Microbatches, Case], None] | None = None
         """Over ranks, looks at a batch (`run.ranks.looks`)."""
-        self.schedules: dict[Hashable, Any] = {}
+        self.schedules: dict[Hashable, RankSchedule] = {}
         """Over ranks, what all of them do in each kind of call."""
         self.ranked_steps = 0
         """Over ranks, how many steps all of them took."""
@@ -93,7 +100,7 @@ class Runtime:
         """Whether microbatches go backward now; else a step that ran whole does."""
         self.weight_owners: MutableMapping[int, nn.Module] = WeakValueDictionary()
         """By sharded weight, the layer that ran with it, where functional ops read it, too."""
-        self.replicas: Any = None
+        self.replicas: Replicas | None = None
         """The processes that train the same sharded weights (`run.weights.replicated`); None if alone."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
@@ -119,6 +126,12 @@ class Runtime:
             self._close_backward()
             return None
         return thread.glue
+
+    @property
+    def programs(self) -> "Captures":
+        """The captures of a model whose step runs as programs."""
+        assert self.captures is not None
+        return self.captures
 
     def facts_of(self, module: nn.Module, seat: tuple[str, str]) -> LayerFacts:
         """What is known of a layer from call to call."""
@@ -225,14 +238,16 @@ class Runtime:
     def __reduce__(self) -> tuple[Any, ...]:
         return (_runtime_of, (self.plan, self.reorder, self._microbatches_anew(), self._captures_anew()))
 
-    def _microbatches_anew(self) -> Any:
+    def _microbatches_anew(self) -> "Microbatches | None":
         return None if self.microbatches is None else self.microbatches.anew()
 
-    def _captures_anew(self) -> Any:
+    def _captures_anew(self) -> "Captures | None":
         return None if self.captures is None else self.captures.anew()
 
 
-def _runtime_of(plan: Plan, reorder: Reorder, microbatches: Any, captures: Any) -> Runtime:
+def _runtime_of(
+    plan: Plan, reorder: Reorder, microbatches: "Microbatches | None", captures: "Captures | None"
+) -> Runtime:
     runtime = Runtime(plan, reorder=reorder)
     runtime.microbatches, runtime.captures = microbatches, captures
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie

@@ -20,7 +20,7 @@ class Subject:
         make: makes it, in training mode; without dropout, since draws differ from device to device.
         inputs: makes a batch.
         split: the name of its layer that is split.
-        in_parts: what has to come of microbatches: `"refused"` where the rows of a batch know each other;
+        in_parts: what has to come of microbatches: `"refused"` where rows depend on each other;
             `"skipped"` where statistics are those of each part, so that the whole batch is no witness.
     """
 

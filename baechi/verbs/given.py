@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -164,6 +165,15 @@ def tell_unused(optimizer: Optimizer, *, training: bool) -> None:
 def compile_options(compile: Compile | None) -> Mapping[str, Any] | None:
     """What `torch.compile` is to be given for repeated blocks; None to compile none."""
     if isinstance(compile, Mapping):
+        import torch  # a model is there, and so is torch
+
+        taken = list(signature(torch.compile).parameters)[1:]
+        if unknown := [name for name in compile if name not in taken]:
+            raise ValueError(f"compile has {unknown[0]!r}: torch.compile takes {', '.join(taken)}")
+        backend = compile.get("backend")
+        known = torch.compiler.list_backends(()) if isinstance(backend, str) else []
+        if isinstance(backend, str) and backend not in known:
+            raise ValueError(f"compile has the backend {backend!r}: here are {', '.join(known)}")
         return compile
     return {} if compile == "regions" else None
 

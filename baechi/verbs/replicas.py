@@ -57,7 +57,7 @@ def replicate(
 
     Raises:
         PlacementError: no number of replicas fits.
-        TypeError: the graph is none.
+        TypeError: it is not a layer graph.
         ValueError: the cluster does not divide into so many equal groups; or as `place` raises it.
     """
     check_microbatches(microbatches)

@@ -134,6 +134,8 @@ WRONG: list[dict[str, Any]] = [
     {"microbatches": 2, "split": {"0": 0}},
     {"plan": "nowhere.json"},
     {"compile": "stage"},
+    {"compile": {"backend": "nope"}},
+    {"compile": {"fullgraf": True}},
     {"split": 4},
     {"split": {"0": "x"}},
     {"split": {"0": -3}},

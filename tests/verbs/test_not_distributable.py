@@ -96,7 +96,7 @@ def test_models_of_several_processes(kind: str) -> None:
         ({"training": "yes"}, "training is 'yes': it takes True or False, or None"),
         ({"accumulate": 2}, "accumulate is 2: it takes True or False"),
         ({"reorder": "often"}, "reorder is 'often': it takes 'auto', True, False or 'threads'"),
-        ({"order": 5, "microbatches": 2}, "order is 5: 'auto', a textbook's name"),
+        ({"order": 5, "microbatches": 2}, "order is 5: it takes 'auto', 'gpipe', '1f1b'"),
         ({"loss": 5, "microbatches": 2}, "loss is 5: a function"),
     ],
 )

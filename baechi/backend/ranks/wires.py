@@ -74,7 +74,9 @@ class Wires:
         self._groups = [_group(inside, self.number, limit) for _ in range(3)]
         if replicas > 1:
             self._groups += [_group(each, self.number, limit) for each in (across, [self._everyone])]
-        self._sends: defaultdict[int, deque[tuple[Any, torch.Tensor]]] = defaultdict(deque)
+        self._sends: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._underway: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._last = 0
         self._broken = ""
         self._watcher, self._news = watcher, watcher.news
 
@@ -121,29 +123,36 @@ class Wires:
 
     def send(self, flat: torch.Tensor, target: int, *, backward: bool) -> None:
         """Send a tensor without gaps; it keeps its memory until it has been read."""
-        waiting = self._sends[target]
+        waiting, number = self._sends[target], self._members[target]
         while len(waiting) >= _MOST_SENDS:
-            self.wait(waiting.popleft()[0], target)
-        with self._watched([self._members[target]]):
-            waiting.append(
-                (distributed.isend(flat, self._members[target], group=self._groups[backward]), flat)
-            )
+            self.wait(waiting.popleft(), target)
+        with self._watched([number]):
+            work = distributed.isend(flat, number, group=self._groups[backward])
+            waiting.append(self._noted((work, flat)))
 
-    def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> Any:
+    def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> int:
         """Begin to receive into a tensor without gaps; returns what `wait` takes."""
-        with self._watched([self._members[source]]):
-            return distributed.irecv(flat, self._members[source], group=self._groups[backward])
+        number = self._members[source]
+        with self._watched([number]):
+            return self._noted((distributed.irecv(flat, number, group=self._groups[backward]), flat))
 
-    def wait(self, work: Any, other: int) -> None:
+    def wait(self, transfer: int, other: int) -> None:
         """Wait until a transfer with another rank is over."""
         with self._watched([self._members[other]]):
-            work.wait()
+            self._underway[transfer][0].wait()
+        del self._underway[transfer]
 
     def wait_for_sends(self) -> None:
         """Wait until all that was sent has been read."""
         for target, waiting in self._sends.items():
             while waiting:
-                self.wait(waiting.popleft()[0], target)
+                self.wait(waiting.popleft(), target)
+
+    def _noted(self, begun: tuple[Any, torch.Tensor]) -> int:
+        """Keep what is under way here alone: after an error each reference to it keeps a connection open."""
+        self._last += 1
+        self._underway[self._last] = begun
+        return self._last
 
     # --- all of them
 
@@ -202,15 +211,16 @@ class Wires:
 
     # --- replicas
 
-    def begin_sum(self, flat: torch.Tensor) -> Any:
+    def begin_sum(self, flat: torch.Tensor) -> int:
         """Begin to add up what the ranks with the same part of the model have, in place."""
         with self._watched(self._across):
-            return distributed.all_reduce(flat, group=self.across, async_op=True)
+            return self._noted((distributed.all_reduce(flat, group=self.across, async_op=True), flat))
 
-    def wait_for_sum(self, work: Any) -> None:
+    def wait_for_sum(self, begun: int) -> None:
         """Wait until it is added up."""
         with self._watched(self._across):
-            work.wait()
+            self._underway[begun][0].wait()
+        del self._underway[begun]
 
     def from_first_replica(self, flat: torch.Tensor) -> None:
         """Give the ranks with the same part of the model what the first of them has, in place."""
@@ -313,6 +323,7 @@ class Wires:
         if not self._groups:
             return
         self._sends.clear()
+        self._underway.clear()
         while self._groups:  # connections close with the last reference, and then the others notice
             group = self._groups.pop()
             if is_together():
@@ -332,6 +343,7 @@ class Wires:
         except RuntimeError as error:  # gloo's and NCCL's own
             if isinstance(error, BaechiError):
                 raise
+            traceback.clear_frames(error.__traceback__)  # torch's, which hold on to connections
             raise self._lost(others, error) from error
         finally:
             watcher.wait = None

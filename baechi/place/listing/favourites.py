@@ -1,8 +1,8 @@
 """Favourite children: which layer should follow another on its device, by a linear program.
 
 The relaxation for unlimited devices of Hanen and Munier (ETFA 1995), as m-SCT uses it (Jeon et al., SoCC
-2020, section on SCT; design document, section 1.2); `favourite_program` states it. Its solution has an x for
-each edge: 0 where the child is the parent's favourite, so follows it without a transfer.
+2020, section on SCT); `favourite_program` states it. Its solution has an x for each edge: 0
+where the child is the parent's favourite, so follows it without a transfer.
 
 The solution is fractional. Edges are accepted in order of growing x, up to the threshold, if neither end
 has an accepted edge. So the two "at most one" rules hold for any values that the solver returns.

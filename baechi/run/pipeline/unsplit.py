@@ -25,7 +25,7 @@ def unsplit(model: nn.Module) -> Iterator[None]:
         model: a distributed model, or a module around one.
 
     Raises:
-        TypeError: it is no module.
+        TypeError: it is not a module.
         BaechiError: no part of it is distributed.
     """
     if not isinstance(model, nn.Module):

@@ -60,11 +60,12 @@ def verdict_of(
 ) -> Verdict:
     """What the losses of the microbatches count, and how their outputs are joined."""
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
-    if runtime.over_ranks:  # it was judged before the weights went to their ranks
+    look = runtime.look_in_ranks
+    if look is not None:  # it was judged before the weights went to their ranks
         unused = Looker(model, partial(_whole, model, runtime, microbatches.loss), None)
         case = Case(unused, inputs, parts, microbatches.split)
         if microbatches.judge.is_in_doubt(case):
-            runtime.look_in_ranks(model, runtime, microbatches, case)
+            look(model, runtime, microbatches, case)
         return microbatches.judge.known(case)
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, partial(list, rule.weigh(parts)), parts.rows)
@@ -89,7 +90,7 @@ def judge_before(model: nn.Module, microbatches: Microbatches, inputs: Inputs) -
 def couples_rows(model: nn.Module, inputs: Inputs) -> str:
     """Whether the rows of a batch are coupled, so that parts of it train something else."""
     binding = binding_of(model)
-    split: Microbatches | None = None if binding is None else binding.runtime.microbatches
+    split = None if binding is None else binding.runtime.microbatches
     if binding is None or split is None or split.accepts:
         return ""
     parts = parted(model, inputs, split.pipeline.microbatches, split.split)

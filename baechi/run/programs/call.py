@@ -41,14 +41,14 @@ def call_whole(
     model: nn.Module, runtime: Runtime, loss: Loss | None, as_written: Callable[[], Any], inputs: Inputs
 ) -> Any:
     """Call a model in one step."""
-    bounds = runtime.captures.bind(model, runtime, loss, [inputs], alike=False)
+    bounds = runtime.programs.bind(model, runtime, loss, [inputs], alike=False)
     if bounds is None:
         return as_written()
     backend = runtime.backend
     try:
         whole = Whole(runtime, bounds[0], inputs)
     except CompileError as error:
-        runtime.captures.refuse(kind_of_call(model, inputs), error)
+        runtime.programs.refuse(kind_of_call(model, inputs), error)
         return as_written()
     runtime.forced, runtime.launched, runtime.full, runtime.counts = [], [], [], {}
     with backend.step() as runtime.measure:
@@ -59,7 +59,7 @@ def call_whole(
 class Whole:
     def __init__(self, runtime: Runtime, bound: Bound, inputs: Inputs) -> None:
         self._runtime, self._backend, self._bound = runtime, runtime.backend, bound
-        self._compiler = runtime.captures.compiler(runtime)
+        self._compiler = runtime.programs.compiler(runtime)
         self._compiled = bound.captured.compiled(runtime, bound.flat, self._compiler)
         given = frozenset(self._compiled.tangents)
         self._values = Values(self._compiled, bound.flat, given)
@@ -123,13 +123,13 @@ def call_in_parts(
 ) -> Callable[[], Any] | None:
     """What runs a call in microbatches as programs; None if it has to run as the code is written."""
     parts = batch.parts
-    bounds = runtime.captures.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
+    bounds = runtime.programs.bind(model, runtime, microbatches.loss, parts.parts, alike=parts.is_plain)
     if bounds is None:
         return None
     try:
         return InParts(model, runtime, microbatches, (pipeline, batch), bounds).run
     except CompileError as error:
-        runtime.captures.refuse(kind_of_call(model, parts.parts[0]), error)
+        runtime.programs.refuse(kind_of_call(model, parts.parts[0]), error)
         return None
 
 
@@ -173,7 +173,7 @@ class InParts:
         self._model, self._runtime, self._backend = model, runtime, runtime.backend
         self._microbatches, self._bounds = microbatches, bounds
         self._pipeline, self._batch = asked
-        self._compiler = compiler = runtime.captures.compiler(runtime)
+        self._compiler = compiler = runtime.programs.compiler(runtime)
         graphs = [bound.captured.compiled(runtime, bound.flat, compiler) for bound in bounds]
         goes_back = torch.is_grad_enabled() and model.training
         losses = [self._loss_of(bound, one) for bound, one in zip(bounds, graphs, strict=True)]
@@ -250,7 +250,7 @@ class InParts:
         """The tasks in order; it is found once for each kind of call."""
         if any(one.compiled.joint.written for one in self._values):  # it depends on which buffers are one
             return list(in_order(self._pipeline.order, self._values))
-        orders: dict[Any, list[tuple[bool, int, int]]] = self._runtime.captures.orders
+        orders = self._runtime.programs.orders
         key = self._pipeline.order, *[one.kind for one in self._values]
         if key not in orders:
             orders[key] = list(in_order(self._pipeline.order, self._values))

@@ -5,7 +5,6 @@ rank 1   F1 ... B1 ─▶ sum with rank 3                  while other ranks of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ class Averages:
 
     def __init__(self, backend: RankDevices) -> None:
         self._backend, self._wires = backend, backend.wires
-        self._underway: list[tuple[Any, torch.Tensor, list[tuple[int, torch.Tensor]]]] = []
+        self._underway: list[tuple[int, torch.Tensor, list[tuple[int, torch.Tensor]]]] = []
         self._begun: set[int] = set()
 
     def begin(

@@ -35,7 +35,7 @@ from baechi.run.ranks.outputs import output_here, scalars_shared
 from baechi.run.ranks.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import weights_of
-from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _OVER_RANKS = "over several ranks", "call the model again"
@@ -92,8 +92,8 @@ def _bound(
     """The graphs of calls, with the model's own weights among their inputs."""
     for part in parts:
         _refuse_leaves(part)
-    stand_ins: StandIns = runtime.stand_ins
-    captures = runtime.captures
+    stand_ins = runtime.stand_ins
+    captures = runtime.programs
     with stand_ins.standing(model):
         try:
             bounds = captures.bind(model, runtime, loss, parts, alike=alike)
@@ -300,7 +300,7 @@ def _scheduled(
         if each.like is None
     ]
     key = kind, tuple([id(one.compiled) for one in values]), tuple(own)
-    found: Schedule | None = runtime.schedules.get(key)
+    found = runtime.schedules.get(key)
     if found is None:
         weights = frozenset(map(id, weights_of(model).values()))
         found = runtime.schedules[key] = Schedule(_backend_of(runtime), runtime.plan, values, weights)

@@ -6,7 +6,7 @@ Each name is looked up when a model is captured: the compiler takes seconds to i
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from traceback import FrameSummary
 from typing import Any, NamedTuple
 
@@ -47,14 +47,19 @@ class Writes(NamedTuple):
 
 def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
     """While this is open, calls of compiled functions capture as programs need it: no shape is a variable."""
-    config = _of("torch._dynamo.config")
-    found: AbstractContextManager[Any] = config.patch(
+    return _patch(limit, frozenset(_of("torch._dynamo.config").ignore_logging_functions | quiet))
+
+
+@lru_cache(maxsize=16)
+def _patch(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
+    """A patch of torch's settings, made once: each new one stays in the thread's context for ever."""
+    found: AbstractContextManager[Any] = _of("torch._dynamo.config").patch(
         recompile_limit=limit,
         automatic_dynamic_shapes=False,
         specialize_float=True,
         allow_rnn=True,
         side_effect_replay_policy="warn",
-        ignore_logging_functions=config.ignore_logging_functions | quiet,
+        ignore_logging_functions=set(quiet),
     )
     return found
 

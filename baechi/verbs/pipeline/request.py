@@ -1,6 +1,6 @@
 """How a user asks for a step to be split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -58,8 +58,6 @@ class Splitting:
                 )
         if self.loss is not None and not callable(self.loss):
             raise ValueError(f"loss is {self.loss!r}: a function of what the model returns and of the target")
-        if not isinstance(self.order, (str, Sequence, Mapping)):
-            raise ValueError(f"order is {self.order!r}: 'auto', a textbook's name, or tasks in their order")
         check_order(self.order)
         if self.coupled not in ("refuse", "accept"):
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")

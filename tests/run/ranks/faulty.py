@@ -1,6 +1,6 @@
 """A script with a fault: `faulty.py PLAN KIND PLACE RANK`: in step 3 a rank does something else.
 
-KIND    raise, exit, kill, hang, interrupt
+KIND    raise, exit, kill, hang, interrupt; late: it raises while others are in code of their own for ever
 PLACE   forward, backward (inside of its programs), step (the optimizer's), loop (between calls)
 """
 
@@ -24,7 +24,7 @@ FAULT_STEP = 3
 def fault(kind: str) -> None:
     """Do it."""
     print(f"fault at {time.time()}", file=sys.stderr, flush=True)
-    if kind == "raise":
+    if kind in ("raise", "late"):
         raise ValueError("no such token")
     if kind == "exit":
         sys.exit(3)
@@ -64,6 +64,8 @@ def main() -> None:
             armed(kind, place)
         if is_now and place == "loop":
             fault(kind)
+        if kind == "late" and step == FAULT_STEP:
+            time.sleep(600)
         optimizer.zero_grad()
         model(**data).backward()
         if is_now and place == "step":

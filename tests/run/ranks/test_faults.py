@@ -16,6 +16,7 @@ DIFFERENT = {
     "weight": "rank 1 has another model than rank 0: head.weight is float64 of shape (12, 16) (on rank 0: "
     "head.weight is float64 of shape (11, 16))",
     "class": "rank 1 has another model than rank 0: left.0.norm is a Identity",
+    "version": "rank 1 has another version than rank 0: baechi 0.0 (on rank 0: baechi ",
     "batch": "rank 1 has another batch than rank 0: tensor 0: float64 of shape (6, 4, 8)",
     "argument": "rank 1 has another argument of distribute than rank 0: loss_weights='sum'",
     "rows": "rank 1 has inputs of other shapes: give every rank the same batch: there",

@@ -1,6 +1,8 @@
 """A fault of any kind, anywhere, on the first or the last rank, ends all ranks with the first error."""
 
 import itertools
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,30 @@ def test_it_ends_all_ranks(plan: Path, kind: str, place: str, rank: int) -> None
     seconds = after_s(ended)
     print(f"{kind} {place} {rank}: ended after {max(seconds):.1f} s")
     assert max(seconds) < ALL_S + (HANG_S if kind == "hang" else 0), seconds
+
+
+@pytest.mark.nightly
+def test_a_rank_in_code_of_its_own(plan: Path) -> None:
+    """It cannot hear of the error, so its process ends, and says where it was."""
+    first, second = run_script(2, [FAULTY, plan, "late", "loop", 0], 500.0)
+    assert first.code == 1
+    assert second.code == -signal.SIGTERM
+    assert "the step was ended by rank 0 (host " in second.said and "ValueError: no such token" in second.said
+    assert "time.sleep(600)" in second.said
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("kind", "place", "rank"), [("hang", "backward", 3), ("kill", "forward", 2), ("raise", "step", 1)]
+)
+def test_four_ranks(tmp_path: Path, kind: str, place: str, rank: int) -> None:
+    """All say the same, also those that wait for it through others."""
+    path = tmp_path / "pipeline.json"
+    path.write_text(pipeline_of("towers", 4, 4, "1f1b"))
+    ended = run_script(4, [FAULTY, path, kind, place, rank], HANG_S if kind == "hang" else 500.0)
+    said = set()
+    for other in [one for number, one in enumerate(ended) if number != rank]:
+        assert other.code == 1, other.said
+        said.add(re.findall(r"RankError: (the step was ended by .*)", other.said)[-1])
+    (text,) = said
+    assert text.startswith(says(kind, place, rank)[0]), text

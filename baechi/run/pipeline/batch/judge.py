@@ -1,7 +1,7 @@
 """The judge: the whole batch beside its parts, before they train.
 
     the whole batch  ─▶ loss 3.90            ─▶ a rule gives it from those of the parts: it weighs them
-    its parts        ─▶ losses 3.21, 5.80    ─▶ none does: the rows know each other, `BatchCoupled`
+    its parts        ─▶ losses 3.21, 5.80    ─▶ none does: the rows depend on each other, `BatchCoupled`
 
 What is compared is all that the model returns. It is looked at without gradients (`looking`), at the first
 step of each kind, and again at calls 2, 4, 8, 16, ... A value that is right may have a wrong gradient where
@@ -529,8 +529,8 @@ class Judge:
         if not short and why is not _STRANGE and self._advises:
             self._refuse_failing(case, settings[1 % len(settings)], why)
         self._say(
-            "parts of the batch were not judged beside the whole, since %s: if its rows know each other, "
-            "microbatches train something else",
+            "parts of the batch were not judged beside the whole, since %s: if its rows depend on each "
+            "other, microbatches train something else",
             why or "it does not fit",
         )
 

@@ -30,10 +30,12 @@ def costs_of(plan: Plan) -> PipelineCosts:
 
 
 def check_order(order: OrderLike) -> None:
-    """Raise if no order has this name."""
+    """Raise if it is no order, or none has this name."""
+    known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
     if isinstance(order, str) and order not in ("auto", *TEXTBOOK):
-        known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
         raise ValueError(f"there is no order {order!r}: there are {known}, or pass a list of tasks")
+    if not isinstance(order, (str, Sequence, Mapping)):
+        raise ValueError(f"order is {order!r}: it takes {known}, or tasks in their order")
 
 
 def ordered(
