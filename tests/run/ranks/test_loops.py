@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random, unsplit_and_whole
+from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random, planned_here, unsplit_and_whole
 from run.ranks.models import Masked, built, words
 from run.ranks.processes import Ranks
 from safetensors.torch import save_file
@@ -52,3 +52,10 @@ def test_one_model_split_and_whole(two: Ranks) -> None:
     two.begin(unsplit_and_whole, text)
     alone = unsplit_and_whole(text)
     assert two.answers() == [alone, alone]
+
+
+def test_planned_by_the_ranks(two: Ranks) -> None:
+    """Without a plan that was made before."""
+    two.begin(planned_here)
+    (loss, _), found = planned_here(), two.answers()
+    assert found == [(loss, ["rank0/cpu", "rank1/cpu"])] * 2
