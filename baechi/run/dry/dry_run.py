@@ -66,7 +66,9 @@ def _run(
     reorder: Reorder,
     microbatches: Microbatches | None,
 ) -> Timeline:
-    emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
+    cluster = plan.cluster  # ranks receive on each link for itself
+    reception = "free" if cluster.ranks else cluster.reception
+    emulated = replace(plan, cluster=replace(cluster, emulated=True, reception=reception))
     gpus = computes_on_gpus(plan.cluster)
     with prepared_for_dry_run(model, gpus=gpus), valueless_weights(model):
         try:
