@@ -80,14 +80,6 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """The devices that have a random generator of their own, beside the host's."""
 
     @abstractmethod
-    def draw_at(self, device: torch.device) -> None:
-        """Before a device draws: give its generator the state of the one that drew last.
-
-        Args:
-            device: as torch knows it.
-        """
-
-    @abstractmethod
     def draw_everywhere(self) -> None:
         """In a step: give the generators of all devices the state of the one that drew last."""
 

@@ -98,9 +98,6 @@ class TorchDevices(AbstractBackend):
         devices = dict.fromkeys([self._streams.device(name) for name in self.names])
         return [device for device in devices if device.type != self.host and has_generator(device)]
 
-    def draw_at(self, device: torch.device) -> None:
-        self._generator.bring(device)
-
     def draw_everywhere(self) -> None:
         self._generator.spread()
 

@@ -77,9 +77,6 @@ class VirtualDevices(AbstractBackend):
     def generators(self) -> list[torch.device]:
         return []
 
-    def draw_at(self, device: torch.device) -> None:
-        """They have one generator: the host's."""
-
     def draw_everywhere(self) -> None:
         """They have one generator: the host's."""
 

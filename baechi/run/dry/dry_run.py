@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from baechi.backend import DeviceMemoryError
+from baechi.backend.processes import size_here
 from baechi.backend.virtual.emulation import Emulation
 from baechi.cost.gpus import computes_on_gpus
 from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import BaechiError, DryRunError, PlanError
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
+from baechi.records.stages import Stages
 from baechi.records.timeline import Timeline
 from baechi.run.assign import assign, refuse_distributed
 from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
@@ -70,11 +72,14 @@ def _run(
     reception = "free" if cluster.ranks else cluster.reception
     emulated = replace(plan, cluster=replace(cluster, emulated=True, reception=reception))
     gpus = computes_on_gpus(plan.cluster)
+    # one process that stands for ranks runs programs, as they do
+    stands = plan.cluster.emulated and plan.cluster.ranks and size_here() == 1
+    stages = Stages(backend="aot_eager") if stands else None
     with prepared_for_dry_run(model, gpus=gpus), valueless_weights(model):
         try:
             if plan.graph.training != model.training:
                 model.train(plan.graph.training)
-            assign(model, emulated, reorder=reorder, microbatches=microbatches)
+            assign(model, emulated, reorder=reorder, microbatches=microbatches, stages=stages)
             # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
             # which the emulation runs with, they would not
             foreach = None if plan.cluster.emulated or _is_cpu(plan) else True

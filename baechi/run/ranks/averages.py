@@ -54,9 +54,6 @@ class Averages:
         means = dict(self._means())
         return [means.get(id(leaf)) for leaf in leaves]
 
-    def _is_new(self, leaf: torch.Tensor) -> bool:
-        return id(leaf) not in self._begun
-
     def _add_up(self, named: Sequence[tuple[int, torch.Tensor]]) -> None:
         for bucket in _buckets(named):
             with torch.no_grad(), self._backend.at(self._backend.own, ""):

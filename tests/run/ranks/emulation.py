@@ -74,4 +74,13 @@ def emulated(name: str, text: str, steps: int = 2) -> list[Emulated]:
             timeline = baechi.last_step(model)
             spans = [(s.where, s.kind, s.phase, s.start_s, s.end_s, s.size_bytes) for s in timeline.spans]
             found.append(Emulated(spans, dict(timeline.peak_bytes), loss.item()))
+            del loss  # as a training loop's function does at its end
     return found
+
+
+def dry(name: str, text: str) -> Emulated:
+    """The second step of a dry run, in this process."""
+    model, batch = built(name)
+    timeline = baechi.dry_run(model, batch(), Pipeline.from_json(text), optimizer="adamw")
+    spans = [(s.where, s.kind, s.phase, s.start_s, s.end_s, s.size_bytes) for s in timeline.spans]
+    return Emulated(spans, dict(timeline.peak_bytes), 0.0)
