@@ -15,6 +15,7 @@ from rich.console import Console
 from baechi import __version__
 from baechi.cli import plan_commands, plans
 from baechi.cli.error_output import Commands, errors_printed
+from baechi.cli.ranks import ranks_command
 from baechi.progress import progress
 from baechi.report.words import DrawnTable
 
@@ -142,6 +143,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": plans.report_command,
     "simulate": plans.simulate_command,
     "compare": plans.compare_command,
+    "ranks": ranks_command,
 }
 for name, command in COMMANDS.items():
     app.command(name=name)(errors_printed(command))

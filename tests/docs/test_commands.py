@@ -1,6 +1,7 @@
 """What the page on the command line shows is what the commands print."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("train.py").write_text(blocks("docs/commands.md", "python")[0][1])
     assert len(sessions()) > 15
     for command, shown in sessions():
-        result = CliRunner().invoke(app, command.split(), env={"COLUMNS": "88"})
+        result = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "88"})
         assert result.exit_code == (2 if shown.startswith("error") else 0), result.output
         assert same_figures(f"{shown}...", result.output), f"baechi {command} prints\n{result.output}"
 

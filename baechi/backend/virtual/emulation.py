@@ -63,8 +63,7 @@ class Emulation(UntracedDispatchMode):
             raise BaechiError(
                 f"this cluster ({', '.join(cluster.names)}) is real or to plan for: not emulated"
             )
-        runs_dry = shapes is not None  # in one process, which knows all transfers
-        if cluster.ranks and cluster.reception != "free" and not runs_dry:
+        if cluster.ranks and cluster.reception != "free":
             raise BaechiError(
                 f"{', '.join(cluster.names)} are of several processes, and none of them knows alone which "
                 'transfer comes first to a device: emulate them with reception="free"'

@@ -68,7 +68,9 @@ def _run(
     reorder: Reorder,
     microbatches: Microbatches | None,
 ) -> Timeline:
-    emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
+    cluster = plan.cluster  # ranks receive on each link for itself
+    reception = "free" if cluster.ranks else cluster.reception
+    emulated = replace(plan, cluster=replace(cluster, emulated=True, reception=reception))
     gpus = computes_on_gpus(plan.cluster)
     # one process that stands for ranks runs programs, as they do
     stands = plan.cluster.emulated and plan.cluster.ranks and size_here() == 1

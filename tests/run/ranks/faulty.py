@@ -31,6 +31,7 @@ def fault(kind: str) -> None:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "interrupt":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells ignore it
         signal.raise_signal(signal.SIGINT)
     while kind == "hang":
         time.sleep(1)
@@ -74,4 +75,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        print(f"raised at {time.time()}", file=sys.stderr, flush=True)
+        raise

@@ -73,5 +73,15 @@ def run_script(size: int, arguments: Sequence[object], limit_s: float) -> list[E
 
 def after_s(ended: Sequence[Ended]) -> list[float]:
     """By rank, how long after the fault it ended."""
-    (fault_s,) = [float(one) for each in ended for one in re.findall(r"^fault at (.*)$", each.said, re.M)]
-    return [each.at_s - fault_s for each in ended]
+    return [each.at_s - _fault_s(ended) for each in ended]
+
+
+def raised_after_s(ended: Sequence[Ended], rank: int) -> float:
+    """How long after the fault a rank's script raised."""
+    (raised_s,) = re.findall(r"^raised at (.*)$", ended[rank].said, re.M)
+    return float(raised_s) - _fault_s(ended)
+
+
+def _fault_s(ended: Sequence[Ended]) -> float:
+    (found,) = [float(one) for each in ended for one in re.findall(r"^fault at (.*)$", each.said, re.M)]
+    return found

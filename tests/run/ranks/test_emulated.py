@@ -1,8 +1,10 @@
 """Emulated ranks: a step takes what one process says that emulates all devices, with a host for each rank."""
 
+from dataclasses import replace
+
 import pytest
 from run.ranks.emulation import dry, emulated, over_ranks
-from run.ranks.models import MADE
+from run.ranks.models import MADE, built
 from run.ranks.processes import Ranks
 
 import baechi
@@ -74,3 +76,14 @@ def test_a_queue_of_several_ranks_is_refused() -> None:
     cluster = baechi.Cluster.virtual(2, ranks=True, reception="serial")
     with pytest.raises(baechi.BaechiError, match='emulate them with reception="free"'), cluster:
         pass
+
+
+def test_a_plan_for_real_ranks_runs_dry() -> None:
+    """They receive on each link for itself, whatever their cluster says: nothing is refused."""
+    model, batch = built("towers")
+    emulated_ones = baechi.Cluster.virtual(2, memory="1GiB", ranks=True)
+    cluster = replace(emulated_ones, emulated=False, reception="serial")
+    graph = baechi.profile(model, batch(), cluster=cluster, source="estimate")
+    found = baechi.dry_run(model, batch(), baechi.place(graph, cluster, "random:1"))
+    assert found.source == "dry run"
+    assert all(found.peak_bytes[name] > 0 for name in cluster.names)
