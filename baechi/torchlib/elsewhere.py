@@ -31,6 +31,7 @@ _IN_PLACE = {
     *(_ATEN.mul_.Tensor, _ATEN.mul_.Scalar, _ATEN.div_.Tensor, _ATEN.div_.Scalar),
     *(_ATEN.add_.Tensor, _ATEN.add_.Scalar, _ATEN.sub_.Tensor, _ATEN.sub_.Scalar),
     *(_ATEN.clamp_.default, _ATEN.clamp_.Tensor, _ATEN.clamp_min_.default, _ATEN.clamp_max_.default),
+    *(_ATEN.nan_to_num_.default, _ATEN.lerp_.Scalar, _ATEN.lerp_.Tensor),
     *(_ATEN.zero_.default, _ATEN.fill_.Scalar, _ATEN.fill_.Tensor, _ATEN.neg_.default, _ATEN.copy_.default),
 }
 """What does nothing where values are elsewhere, if no value from elsewhere goes into a tensor of here."""
@@ -38,6 +39,22 @@ _IN_PLACE = {
 _TO_FILES = (
     "let all ranks call baechi.save(model, folder), or write what baechi.whole_state(model) returns on rank 0"
 )
+
+_COPIES = "copy.deepcopy(model.state_dict()) keeps what load_state_dict goes back to; a model is not copied"
+
+_WRITES = "write it before distribute, or let all ranks call load_state_dict"
+
+_CURES = {
+    "output": (
+        "read it on that rank, or, of what the model returns, let its loss (loss=) be all that you read"
+    ),
+    "the gradient": (
+        "norms of all ranks are those of torch.nn.utils.clip_grad_norm_ and torch.nn.utils.get_total_norm; "
+        "else read it on that rank"
+    ),
+    "": "let all ranks call baechi.whole_state(model), and read it on rank 0; or read it on that rank",
+}
+"""By what a tensor is called, what to do."""
 
 _LIKE = {_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN.zeros_like.default}
 _JOINED = {_ATEN.cat.default}
@@ -77,15 +94,15 @@ class ElsewhereTensor(torch.Tensor):
 
     def refuse(self, what: str, cure: str = "") -> NoReturn:
         """Raise: the values would be needed."""
-        cure = cure or (
-            "read it on that rank, or, of what the model returns, let its loss (loss=) be all that you read"
-        )
+        cure = cure or next(cure for start, cure in _CURES.items() if self.called.startswith(start))
         raise RankError(
             f"{self.called} lies on {self.place}, so this process has no values of it ({what}): {cure}"
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        self.refuse("a copy was asked for")
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ElsewhereTensor":
+        if isinstance(self, nn.Parameter):  # of a model
+            self.refuse("a copy was asked for", _COPIES)
+        return self.like(self)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.refuse("it was to be written to a file", _TO_FILES)
@@ -117,7 +134,8 @@ class ElsewhereTensor(torch.Tensor):
             return first[0].like(func(shapes, *args[1:], **(kwargs or {})))
         flat = [*args, *(kwargs or {}).values()]
         each = [one for value in flat for one in (value if isinstance(value, (list, tuple)) else [value])]
-        next(one for one in each if isinstance(one, ElsewhereTensor)).refuse(str(func))
+        cure = _WRITES if isinstance(first, ElsewhereTensor) and func._schema.is_mutable else ""
+        next(one for one in each if isinstance(one, ElsewhereTensor)).refuse(str(func), cure)
 
 
 def leave_elsewhere(tensor: torch.Tensor, place: str, called: str, device: torch.device) -> torch.Tensor:

@@ -312,7 +312,7 @@ class _Ways:
         quick = partial(self._place, effort=0)
         judge = partial(checked, run=runner(self._model, [Inputs.of(self._inputs)], OPTIMIZER))
         split = split_where_it_gains(plan.graph, self._cluster, plan, quick, self._place, judge)
-        return self._dry(split) if split.graph.says("tile") else Way(why_not="no layer is split")
+        return self._dry(split) if split.graph.says("shard") else Way(why_not="no layer is split")
 
     def _profiled(self, **asked: Any) -> LayerGraph:
         return profile(

@@ -321,7 +321,7 @@ class Captures:
             except too_many():
                 raise _TooMany(
                     f"{self.options.limit} kinds of calls (shapes, modes) are compiled, and here is another: "
-                    "pad inputs to fewer shapes, or give Stages(limit=...)"
+                    "pad inputs to fewer shapes, or give compile=baechi.Stages(limit=...)"
                 ) from None
             except refusals() as error:
                 raise CompileError(_reason(model, error)) from error

@@ -38,7 +38,7 @@ from baechi.run.weights.match import weights_of
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.tensors.pytree import tensors_in
 
-_OVER_RANKS = "over several ranks", "call the model again"
+_OVER_RANKS = "over several ranks", "add up their losses, and run one"
 _NO_LOSS = (
     "over ranks only scalars reach every rank, so a model in training has to return its loss: give "
     "distribute(..., loss=function) and call the model with target=, or return the loss from forward"

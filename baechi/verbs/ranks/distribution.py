@@ -121,9 +121,15 @@ def by_first(make: Callable[[], Plan | Pipeline]) -> Plan | Pipeline:
     return made if made is not None else kinds[kind].from_json(text)
 
 
+_KINDS = 64
+"""Over ranks so many kinds of calls are kept unless told: none can run as the code is written."""
+
+
 def stages_in_ranks(stages: Stages | None) -> Stages:
     """How programs are made: over ranks a model always runs as programs, unless told with torch's kernels."""
-    return Stages(backend="aot_eager") if stages is None else replace(stages, required=True)
+    if stages is None:
+        return Stages(backend="aot_eager", limit=_KINDS)
+    return replace(stages, required=True)
 
 
 def refuse_in_ranks(asked: Mapping[str, object]) -> None:

@@ -74,7 +74,7 @@ def looped(text: str, what: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(groups, 0.1, momentum=0.9, foreach=what == "foreach")
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     baechi.distribute(model, data[0], plan=Pipeline.from_json(text), optimizer=optimizer, compile=EXACT)
-    seen = []
+    seen, before = [], copy.deepcopy(model.state_dict())
     for number, inputs in enumerate(data):
         if what != "accumulated" or number != 1:
             optimizer.zero_grad(set_to_none=what != "zeros")
@@ -87,6 +87,11 @@ def looped(text: str, what: str) -> dict[str, Any]:
             seen.append(nn.utils.clip_grad_norm_(backwards, 0.3, norm_type=3).item())
             optimizer.step()
             schedule.step()
+    if what == "kept":
+        model.load_state_dict(before)
+        seen.append(model.eval()(**data[0]).item())
+        for weight in model.parameters():
+            weight.grad.nan_to_num_()
     grads = {name: one.grad is not None for name, one in model.named_parameters()}
     here = {key: one for key, one in model.state_dict().items() if not isinstance(one, ElsewhereTensor)}
     return {"seen": seen, "grads": grads, "weights": {key: one.detach().clone() for key, one in here.items()}}
@@ -183,6 +188,7 @@ def elsewhere(text: str) -> dict[str, str]:
         "file": lambda: torch.save(model.state_dict(), io.BytesIO()),
         "copy": lambda: copy.deepcopy(model),
         "norm": lambda: weight.grad.norm(),
+        "drawn": lambda: nn.init.zeros_(weight) is not nn.init.normal_(weight),
         "own norm": lambda: torch.stack([one.grad.norm() for one in model.parameters()]),
         "logits": lambda: logits.argmax(-1) if isinstance(logits, ElsewhereTensor) else weight.sum(),
         "restore": lambda: baechi.restore(model),
@@ -274,3 +280,37 @@ def unsplit_and_whole(text: str) -> list[float]:
     norms = nn.utils.get_total_norm([one.grad for one in model.parameters()])
     losses += [norms.item(), model.eval()(**data).item()]
     return [*losses, torch.rand(1).item()]
+
+
+def planned_here() -> tuple[float, list[str]]:
+    """Give no plan: rank 0 makes one, runs it dry, and all take it."""
+    model, batch = built("towers")
+    data = batch()
+    baechi.distribute(model, data, placer="even", microbatches=2)
+    return model(**data).item(), sorted(set(baechi.plan_of(model).to_device_map().values()))
+
+
+def lengths() -> list[float]:
+    """Train with batches of ten lengths, in one process with as many kinds of calls."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    alone = {"compile": baechi.Stages(backend="aot_eager", limit=20)} if "RANK" not in os.environ else {}
+
+    def loss_of(made: Tensor, target: Tensor) -> Tensor:
+        return (made - target).square().mean()
+
+    baechi.distribute(
+        model,
+        torch.ones(2, 1, 4, dtype=torch.float64),
+        device_map={"0": 0, "1": 1},
+        microbatches=2,
+        loss=loss_of,
+        **alone,
+    )
+    losses = []
+    for length in range(2, 12):
+        x = torch.randn(2, length, 4, dtype=torch.float64)
+        loss = model(x, target=x)
+        loss.backward()
+        losses.append(loss.item())
+    return losses

@@ -42,6 +42,14 @@ def test_weights_of_others_have_no_values(two: Ranks) -> None:
         for name, said in found.items():
             assert " on rank" in said or "over ranks" in said, (name, said)
             assert "has no values" in said or "none has all of its weights" in said, (name, said)
+        cures = {
+            "sum": "whole_state",
+            "norm": "clip_grad_norm_",
+            "drawn": "before distribute",
+            "copy": "state_dict()",
+        }
+        for name, cure in cures.items():
+            assert cure in found[name], found[name]
 
 
 def test_an_error_of_one_rank_ends_all(towers: str) -> None:

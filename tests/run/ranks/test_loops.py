@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from run.ranks.jobs import loaded, looped, pipeline_of, placed_at_random, unsplit_and_whole
+from run.ranks.jobs import (
+    lengths,
+    loaded,
+    looped,
+    pipeline_of,
+    placed_at_random,
+    planned_here,
+    unsplit_and_whole,
+)
 from run.ranks.models import Masked, built, words
 from run.ranks.processes import Ranks
 from safetensors.torch import save_file
 
-LOOPS = ["accumulated", "frozen", "fewer rows", "zeros", "foreach", "autocast"]
+LOOPS = ["accumulated", "frozen", "fewer rows", "zeros", "foreach", "autocast", "kept"]
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +60,18 @@ def test_one_model_split_and_whole(two: Ranks) -> None:
     two.begin(unsplit_and_whole, text)
     alone = unsplit_and_whole(text)
     assert two.answers() == [alone, alone]
+
+
+def test_planned_by_the_ranks(two: Ranks) -> None:
+    """Without a plan that was made before."""
+    two.begin(planned_here)
+    (loss, _), found = planned_here(), two.answers()
+    assert found == [(loss, ["rank0/cpu", "rank1/cpu"])] * 2
+
+
+@pytest.mark.full
+def test_many_lengths(two: Ranks) -> None:
+    """Each is one more kind of call."""
+    two.begin(lengths)
+    alone, found = lengths(), two.answers()
+    assert found == [alone, alone]
