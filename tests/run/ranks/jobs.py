@@ -294,7 +294,7 @@ def lengths() -> list[float]:
     """Train with batches of ten lengths, in one process with as many kinds of calls."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
-    alone = {"compile": baechi.Stages(backend="aot_eager", limit=20)} if "RANK" not in os.environ else {}
+    kinds = None if "RANK" in os.environ else baechi.Stages(backend="aot_eager", limit=20)
 
     def loss_of(made: Tensor, target: Tensor) -> Tensor:
         return (made - target).square().mean()
@@ -305,7 +305,7 @@ def lengths() -> list[float]:
         device_map={"0": 0, "1": 1},
         microbatches=2,
         loss=loss_of,
-        **alone,
+        compile=kinds,
     )
     losses = []
     for length in range(2, 12):
