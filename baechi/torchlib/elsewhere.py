@@ -22,6 +22,7 @@ from baechi.torchlib.private.modules import (
     parameter_table,
     set_flat_lists,
 )
+from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.private.tensors import make_wrapper, no_function_override
 from baechi.torchlib.tensors.swap_memory import exchange_kind
 
@@ -134,7 +135,7 @@ class ElsewhereTensor(torch.Tensor):
             return first[0].like(func(shapes, *args[1:], **(kwargs or {})))
         flat = [*args, *(kwargs or {}).values()]
         each = [one for value in flat for one in (value if isinstance(value, (list, tuple)) else [value])]
-        cure = _WRITES if isinstance(first, ElsewhereTensor) and func._schema.is_mutable else ""
+        cure = _WRITES if isinstance(first, ElsewhereTensor) and schema_of(func).is_mutable else ""
         next(one for one in each if isinstance(one, ElsewhereTensor)).refuse(str(func), cure)
 
 

@@ -42,7 +42,7 @@ def names_that_tests_make_up_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(lookup, "_missing", lookup._missing.copy())
 
 
-OF_PYTHON = {"_replace", "_fields", "_field_defaults", "_getframe", "_lru_cache_wrapper"}
+OF_PYTHON = {"_replace", "_fields", "_field_defaults", "_getframe", "_current_frames", "_lru_cache_wrapper"}
 """Private by their look only (named tuples), or private to Python."""
 
 IN_A_STRING = re.compile(r"torch\.(?:\w+\.)*_[a-z]\w*(?:\.\w+)*\.?")
