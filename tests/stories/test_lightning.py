@@ -59,7 +59,7 @@ def loader(seed: int) -> DataLoader[Any]:
 
 def placed_strategy() -> Any:
     """The strategy that the page shows, taken from there."""
-    strategy, separator, _ = recipes()["Lightning"].partition("\n\n\nmodel = ")
+    strategy, separator, _ = recipes()["Lightning"].partition("\n\n\nno_gpu = ")
     assert separator
     names: dict[str, Any] = {}
     exec(strategy, names)
