@@ -76,7 +76,7 @@ def best(
     near_s = enough_s * NEAR if effort == 1 else enough_s
     if effort and not any([one.step_s <= near_s and is_roomy(problem, one.found) for one in whole]):
         tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
-    tries += whole
+    tries += [one for one in whole if one not in tries]
     if cluster.host is not None or problem.launch_rules.bind:  # waiting costs the host; not all can wait
         tries += _in_code_order(problem, check, tries, enough_s, effort)
     tries += in_whole_blocks(problem, check, tries)

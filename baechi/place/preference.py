@@ -19,6 +19,8 @@ EQUAL = 1.01
 ENOUGH, NOTCH = 0.2, 0.02
 """More headroom than this is no better; less is told apart in these steps. Parts of a device's memory."""
 
+_MOST_NOTCHES = round(ENOUGH / NOTCH)
+
 
 def preferred(problem: Problem, tries: Sequence[Attempt]) -> Attempt:
     """Choose the plan to take."""
@@ -69,7 +71,7 @@ def headroom(problem: Problem, found: Evaluated) -> int:
 
 def is_roomy(problem: Problem, found: Evaluated) -> bool:
     """Whether more headroom is no better."""
-    return headroom(problem, found) == int(ENOUGH / NOTCH + 1e-9)
+    return headroom(problem, found) == _MOST_NOTCHES
 
 
 def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:

@@ -186,9 +186,6 @@ def _legend(shown: _Shown, y: int) -> list[str]:
 def _row(shown: _Shown, number: int, device: _Device, left: int, y: int) -> list[str]:
     """What a device does in the step; below it its part of the critical path, and what it receives."""
     spans, length_s, colour = shown.spans, shown.length_s, f"d{number % len(_COLOURS)}"
-    spans = [
-        span for span in shown.timeline.spans if span.phase != "other"
-    ]  # as the optimizer, after the step
     own = [span for span in spans if span.where == device.name and span.kind == "compute"]
     received = [s for s in spans if s.kind == "transfer" and s.where.endswith(f">{device.name}")]
     critical = [span for span in own if id(span) in shown.critical]

@@ -79,10 +79,8 @@ class _Walk:
         begin_s = host_s if self._closing.fetches else max(host_s, self.free_s[device])
         for target, size_bytes in enumerate(self._closing.gradients):
             if size_bytes:
-                there_s, rank = (
-                    self.hosts_s[self._ranks[target]] if is_ranked else begin_s,
-                    self._ranks[target],
-                )
+                rank = self._ranks[target]
+                there_s = self.hosts_s[rank] if is_ranked else begin_s
                 if target != source and not is_ranked:
                     sending_s = self._closing.launch_s + self._closing.transfer_s
                     there_s += sending_s + transfer_s(self._closing.links[source][target], _SCALAR_BYTES)

@@ -48,6 +48,19 @@ def whole(name: str) -> dict[str, Any]:
     return {"seen": seen, "weights": {key: one.detach().clone() for key, one in model.state_dict().items()}}
 
 
+def _replicate(
+    model: nn.Module,
+    batch: dict[str, Any],
+    text: str,
+    optimizer: torch.optim.Optimizer,
+    replicas: int,
+    **options: Any,
+) -> None:
+    """Distribute a model by a pipeline's text, in replicas."""
+    options |= {"loss_weights": "rows", "compile": EXACT, "optimizer": optimizer, "replicas": replicas}
+    baechi.distribute(model, batch, plan=Pipeline.from_json(text), **options)
+
+
 def replicated(name: str, text: str, replicas: int, folder: str | None = None) -> dict[str, Any]:
     """A replica of the model, trained on its rows of the same batches."""
     index, number = baechi.replica(replicas)
@@ -58,16 +71,7 @@ def replicated(name: str, text: str, replicas: int, folder: str | None = None) -
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(1)
-    baechi.distribute(
-        model,
-        data[0],
-        plan=Pipeline.from_json(text),
-        optimizer=optimizer,
-        replicas=replicas,
-        loss_weights="rows",
-        coupled="accept",
-        compile=EXACT,
-    )
+    _replicate(model, data[0], text, optimizer, replicas, coupled="accept")
     assert baechi.replica() == (index, number)
     seen = _steps(model, optimizer, data)
     here = {key: one for key, one in model.state_dict().items() if not isinstance(one, ElsewhereTensor)}
@@ -93,15 +97,7 @@ def distributed(
     change = options.pop("change", None)
     if change is not None:
         change(data)
-    baechi.distribute(
-        model,
-        data[0],
-        plan=Pipeline.from_json(text),
-        optimizer=optimizer,
-        replicas=replicas,
-        loss_weights="rows",
-        compile=EXACT,
-    )
+    _replicate(model, data[0], text, optimizer, replicas)
     return model, optimizer, data
 
 
