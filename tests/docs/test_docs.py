@@ -76,12 +76,12 @@ def test_links(page: Path) -> None:
 
 
 def test_the_index_lists_each_page() -> None:
-    """By three groups, once each; there are at most twenty-one beside it, so that each is found."""
+    """By three groups, once each; there are at most twenty-two beside it, so that each is found."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
     groups = re.findall(r"^:caption: (\w+)\n\n(.*?)```", page("docs/index.md"), re.DOTALL | re.MULTILINE)
     assert [name for name, _ in groups] == ["Start", "Use", "Understand"]
     assert sorted(" ".join(listed for _, listed in groups).split()) == sorted({*pages, "design/index"})
-    assert len(pages) <= 21
+    assert len(pages) <= 22
 
 
 def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:

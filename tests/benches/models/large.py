@@ -49,19 +49,26 @@ def llama(transformers: Any, *, batch: int = 4) -> Example:
     return model.to(torch.bfloat16), _words(batch, 2048)
 
 
-def t5(transformers: Any) -> Example:
-    """T5 of 3 billion weights, 8 x 512 words, bf16."""
+def decoder(transformers: Any, *, words: int = 32_000) -> Example:
+    """A Llama-like decoder of 24 blocks, 32 x 1024 words, bf16; its vocabulary may be large."""
+    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "vocab_size": words}
+    config = transformers.LlamaConfig(use_cache=False, num_attention_heads=16, **sizes)
+    return transformers.LlamaForCausalLM(config).to(torch.bfloat16), _words(32, 1024)
+
+
+def t5(transformers: Any, *, batch: int = 8) -> Example:
+    """T5 of 3 billion weights, `batch` x 512 words, bf16."""
     sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32}
     config = transformers.T5Config(decoder_start_token_id=0, use_cache=False, **sizes)
-    return transformers.T5ForConditionalGeneration(config).to(torch.bfloat16), _words(8, 512)
+    return transformers.T5ForConditionalGeneration(config).to(torch.bfloat16), _words(batch, 512)
 
 
-def mixtral(transformers: Any) -> Example:
-    """A Mixtral of 16 layers, half as wide, 4 x 1024 words, bf16."""
+def mixtral(transformers: Any, *, batch: int = 4) -> Example:
+    """A Mixtral of 16 layers, half as wide, `batch` x 1024 words, bf16."""
     sizes = {"hidden_size": 2048, "intermediate_size": 7168, "num_hidden_layers": 16}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4}
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(use_cache=False, **sizes, **heads))
-    return model.to(torch.bfloat16), _words(4, 1024)
+    return model.to(torch.bfloat16), _words(batch, 1024)
 
 
 def clip(transformers: Any) -> Example:
