@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Literal
 
 from baechi.errors import PlacementError
 from baechi.gc_pause import uncollected
 from baechi.place.evaluation import Effort
 from baechi.place.fullness import recompute_helps
-from baechi.place.pipeline import Found, Verdict, cuts, searched
+from baechi.place.pipeline import Found, Verdict, balanced, cuts, searched
 from baechi.place.problem import Problem
 from baechi.progress import progress
 from baechi.records.cluster import Cluster
@@ -39,6 +41,9 @@ _SEARCHED_NUMBERS = 3
 
 _WORK, _MOST_EVALUATIONS = 60_000, 150
 """How many placements a search judges: this divided by nodes and tasks, and no more than that."""
+
+_BALANCED = 3
+"""So many of the best cuts have their work balanced, and all that use as many devices as the best."""
 
 _MOST_EFFORT = 10
 """What effort "max" means."""
@@ -136,8 +141,13 @@ def pipelined(
             break  # it cannot be the fastest
         whole = graph.noted(weights_apart=False) if graph.graph.get("weights_apart") else graph
         try:
-            one = _with_number(whole, cluster, number, place_one, times, searches=searches, quick=quick)
-            made.append(one if quick or whole is graph else _or_apart(one, graph))
+            with_number = partial(
+                _with_number, cluster=cluster, place_one=place_one, effort=times, quick=quick
+            )
+            one = with_number(whole, microbatches=number, searches=searches)
+            made.append(
+                one if quick or whole is graph else _or_apart(one, graph, with_number, searches=searches)
+            )
         except PlacementError as error:
             refused.append(error)
     if not made:
@@ -156,6 +166,7 @@ def _with_number(
     *,
     searches: bool,
     quick: bool,
+    beside: Mapping[str, str] | None = None,
 ) -> Pipeline:
     if microbatches == 1:
         plan = place_one(graph)
@@ -163,7 +174,7 @@ def _with_number(
     if not searches:
         return _within_memory(ordered(place_one(graph), microbatches))
     with progress("placing"):
-        found = placements(graph, cluster, microbatches, effort)
+        found = placements(graph, cluster, microbatches, effort, beside)
         if not found or found[0].verdict.excess_bytes:  # a placement that fits one microbatch at a time
             return _within_memory(ordered(place_one(graph), microbatches))
     with progress("ordering"):
@@ -177,11 +188,25 @@ def _with_number(
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
 
 
-def _or_apart(made: Pipeline, graph: LayerGraph) -> Pipeline:
-    """The same placement with the backward of weights apart, if that is shorter and fits."""
+def _or_apart(
+    made: Pipeline, graph: LayerGraph, with_number: Callable[..., Pipeline], *, searches: bool
+) -> Pipeline:
+    """A step with the backward of weights apart, if that is shorter and fits.
+
+    Its placement is searched anew, beginning at the one that the whole step has, too: its tasks fill what is
+    idle, so other cuts are the best.
+    """
     if made.microbatches == 1:
         return made
-    apart = ordered(replace(made.plan, graph=graph), made.microbatches)
+    if searches:
+        try:
+            apart = with_number(
+                graph, microbatches=made.microbatches, searches=True, beside=made.plan.device_of
+            )
+        except PlacementError:
+            return made
+    else:
+        apart = ordered(replace(made.plan, graph=graph), made.microbatches)
     shorter = apart.timeline.makespan_s < made.timeline.makespan_s
     return apart if shorter and not _excess_bytes(apart) else made
 
@@ -203,8 +228,14 @@ def least_step_s(
 
 
 @uncollected
-def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:
-    """Placements for a pipelined step, the best first; none if no cut fits."""
+def placements(
+    graph: LayerGraph,
+    cluster: Cluster,
+    microbatches: int,
+    effort: float,
+    beside: Mapping[str, str] | None = None,
+) -> list[Found]:
+    """Placements for a pipelined step, the best first; none if no cut fits. One may be known (`beside`)."""
     problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
     step = QuickStep(coster, microbatches)
 
@@ -213,7 +244,19 @@ def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: f
 
     work = len(problem.indexed) + 8 * microbatches * len(cluster)
     evaluations = round(effort * min(_MOST_EVALUATIONS, _WORK / work))
-    return searched(problem, judge, cuts(problem, microbatches), evaluations)
+    known = [] if beside is None else [("that of the whole backward", _by_group(problem, beside))]
+    judged = searched(problem, judge, chain(known, cuts(problem, microbatches)), 0, keep=None)
+    starts = {one.device_of: one.name for one in judged[:_BALANCED]}
+    for place, one in enumerate(judged):
+        if place < _BALANCED or len(set(one.device_of)) == len(set(judged[0].device_of)):
+            starts.setdefault(balanced(problem, one.device_of), f"{one.name}, balanced")
+    return searched(problem, judge, [(name, where) for where, name in starts.items()], evaluations)
+
+
+def _by_group(problem: Problem, device_of: Mapping[str, str]) -> tuple[int, ...]:
+    """A placement by layer as one by group."""
+    number, indexed = {name: n for n, name in enumerate(problem.cluster.names)}, problem.indexed
+    return tuple([number[device_of[indexed.names[group[0]]]] for group in indexed.members])
 
 
 def _by_node(problem: Problem, coster: PipelineCoster, device_of: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ BENCHES = {
     "batches": "the largest batch that trains, by placer and by accelerate's map",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what a step takes of each rank's host, beside its share of one process's tasks",
+    "peers": "pipelines beside torch's own schedules, and plans beside those of other systems",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
@@ -20,7 +21,7 @@ BENCHES = {
 }
 
 
-IN_PARTS = ("pipeline", "steps")
+IN_PARTS = ("peers", "pipeline", "steps")
 """Those of which a part may be run: their `measure` takes `models` and `devices`, too."""
 
 

@@ -3,9 +3,12 @@
     groups    g0 g1 g2 | g3 g4 | g5 g6 | g7 g8 g9      in code order
     devices      d0       d1      d0        d1         two virtual stages on each
 
+    devices      d0       d1      d1        d0         there and back: the last device goes on with the next
+
 A pipeline is as fast as its slowest device, so parts should take equally long. With several virtual stages a
 device gets a part of each round: filling and draining are shorter, and more travels. What memory a part needs
-depends on where it stands: behind it, as many microbatches are in flight as devices follow.
+depends on where it stands: behind it, as many microbatches are in flight as devices follow. There and back
+(the V of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024), the first device has the last part, too.
 """
 
 from bisect import bisect_right
@@ -15,7 +18,7 @@ from typing import TypeVar
 
 from baechi.place.problem import ANYWHERE, Problem
 
-ROUNDS = (1, 2, 4, 8)
+ROUNDS = (1, 2, 3, 4, 8)
 """Numbers of virtual stages that are tried."""
 
 _HALVINGS = 40
@@ -53,11 +56,18 @@ def cuts(problem: Problem, microbatches: int) -> Iterator[tuple[str, tuple[int, 
             for rounds in ROUNDS if used > 1 else (1,):
                 if rounds * used > len(problem.indexed.members):
                     continue
-                found = _cut(problem, weights, order[:used], rounds, microbatches)
-                if found is not None and found not in seen:
-                    seen.add(found)
-                    stages = f", {rounds} virtual stages" if rounds > 1 else ""
-                    yield f"contiguous over {used}{stages}", found
+                for turns in (False, True) if rounds > 1 else (False,):
+                    found = _cut(problem, weights, _path(order[:used], rounds, turns), microbatches)
+                    if found is not None and found not in seen:
+                        seen.add(found)
+                        stages = f", {rounds} virtual stages" if rounds > 1 else ""
+                        yield f"contiguous over {used}{stages}{', there and back' * turns}", found
+
+
+def _path(order: Sequence[int], rounds: int, turns: bool) -> list[int]:
+    """By part, its device."""
+    back = order[::-1] if turns else order
+    return [device for number in range(rounds) for device in (back if number % 2 else order)]
 
 
 def _orders(problem: Problem, weights: _Weights) -> list[tuple[int, ...]]:
@@ -86,34 +96,33 @@ def _weights(problem: Problem) -> _Weights:
 
 
 def _cut(
-    problem: Problem, weights: _Weights, order: Sequence[int], rounds: int, microbatches: int
+    problem: Problem, weights: _Weights, path: Sequence[int], microbatches: int
 ) -> tuple[int, ...] | None:
     """The cut whose slowest part is fastest, by halving the interval of times; None if nothing fits."""
-    high = max([weights.work_s[device][-1] for device in order])
+    high = max([weights.work_s[device][-1] for device in path])
     low, best = 0.0, None
     for _ in range(_HALVINGS):
         most_s = (low + high) / 2 if best is not None else high
-        found = _filled(problem, weights, order, rounds, microbatches, most_s)
+        found = _filled(problem, weights, path, microbatches, most_s)
         if found is not None:
             best, high = found, most_s
         elif best is None:
             return None
         else:
             low = most_s
-    device_of = [order[part % len(order)] for part, count in enumerate(best or ()) for _ in range(count)]
+    device_of = [path[part] for part, count in enumerate(best or ()) for _ in range(count)]
     pairs = zip(problem.pins, device_of, strict=True)
     return tuple([device if pin == ANYWHERE else pin for pin, device in pairs])
 
 
 def _filled(
-    problem: Problem, weights: _Weights, order: Sequence[int], rounds: int, microbatches: int, most_s: float
+    problem: Problem, weights: _Weights, path: Sequence[int], microbatches: int, most_s: float
 ) -> list[int] | None:
     """By part, how many groups go into a time and the memory of its device; None if groups are left over."""
     room, counts, first = list(problem.memory_bytes), list[int](), 0
-    for part in range(rounds * len(order)):
-        place = part % len(order)
-        device = order[place]
-        in_flight = min(microbatches, len(order) - place + (rounds - 1) * len(order))
+    for device in path:
+        place = path.index(device)
+        in_flight = min(microbatches, len(path) - place)
         work_s, sizes = weights.work_s[device], weights.bytes_with(in_flight)
         end = min(
             bisect_right(work_s, work_s[first] + most_s, lo=first),

@@ -11,6 +11,8 @@ from baechi.place.problem import ANYWHERE, Problem
 _SLACK = 2e-3
 """At first, a placement may be slower than the one before by this part; at the end not at all."""
 
+_SEARCHED = ", searched"
+
 _MOST_GROUPS = 6
 """A stretch that changes its device has at most so many groups."""
 
@@ -52,9 +54,9 @@ def searched(
     starts: Iterable[tuple[str, tuple[int, ...]]],
     evaluations: int,
     *,
-    keep: int = 2,
+    keep: int | None = 2,
 ) -> list[Found]:
-    """Search from the best of some placements."""
+    """Search from the best of some placements; of each start the best is kept."""
     found, shortest_s = list[Found](), inf
     for name, start in starts:
         found.append(Found(name, start, judge(start, shortest_s)))
@@ -74,10 +76,16 @@ def searched(
         # a slower one is not asked for its bytes; where none fits yet, it may be the first
         verdict = judge(changed, inf if excess_bytes else limit_s)
         if verdict < (excess_bytes, limit_s):
-            name = current.name.removesuffix(", searched") + ", searched"
-            current = Found(name, changed, verdict)
+            current = Found(_start_of(current) + _SEARCHED, changed, verdict)
             found.append(current)
-    return sorted(found, key=lambda one: one.verdict)[:keep]
+    best: dict[str, Found] = {}
+    for one in sorted(found, key=lambda one: one.verdict):
+        best.setdefault(_start_of(one), one)
+    return list(best.values())[:keep]
+
+
+def _start_of(one: Found) -> str:
+    return one.name.removesuffix(_SEARCHED)
 
 
 def _changed(problem: Problem, device_of: Sequence[int], chance: Random) -> tuple[int, ...]:

@@ -2,5 +2,9 @@
 
 In:    models and clusters that the page `docs/peers.md` fixes; torch's own schedules.
 Out:   a row for each: our step beside the same model in even stretches, by the schedules of the literature.
-Start: `subjects`.
+Start: `subjects`, `schedules`, then `measuring`.
 """
+
+from benches.peers.measuring import measure
+
+__all__ = ["measure"]

@@ -51,6 +51,13 @@ def test_virtual_stages_go_round() -> None:
     assert found["contiguous over 1"] == (0,) * 8
 
 
+def test_there_and_back() -> None:
+    """The last device has two parts in a row, the first one the first and the last."""
+    cluster = Cluster(tuple(Device(f"d{n}", memory_bytes=1) for n in range(2)))
+    found = dict(cuts(Problem(chain([1.0] * 8), cluster), 8))
+    assert found["contiguous over 2, 2 virtual stages, there and back"] == (0, 0, 1, 1, 1, 1, 0, 0)
+
+
 def test_memory_by_microbatches_in_flight() -> None:
     """The first device holds two microbatches, so it gets fewer layers."""
     cluster = Cluster(tuple(Device(f"d{n}", memory_bytes=60) for n in range(2)))

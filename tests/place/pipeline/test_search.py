@@ -40,6 +40,12 @@ def test_starts_are_judged_first() -> None:
     assert searched(problem_of(), load, [], 10) == []
 
 
+def test_of_each_start_the_best_is_kept() -> None:
+    """So that two that are ordered differ in more than a layer."""
+    found = searched(problem_of(), load, [("one", (0,) * 8), ("other", (1,) * 8)], 300)
+    assert [one.name for one in found] == ["one, searched", "other"]
+
+
 def test_starts_have_the_best_so_far_to_beat() -> None:
     """A start need not be judged exactly once it is known to be slower; what does not fit is no measure."""
     limits_s = []
