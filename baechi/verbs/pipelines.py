@@ -24,11 +24,14 @@ from baechi.simulate.pipeline import (
     OrderLike,
     PipelineCoster,
     QuickStep,
+    all_tried,
     best_of,
+    costs_of,
     fastest_of,
     improved,
     ordered,
     pipeline_of,
+    recorded,
     shortest_pipeline_s,
 )
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
@@ -42,8 +45,14 @@ _SEARCHED_NUMBERS = 3
 _WORK, _MOST_EVALUATIONS = 60_000, 150
 """How many placements a search judges: this divided by nodes and tasks, and no more than that."""
 
+_KEPT = 2
+"""So many placements are ordered."""
+
 _BALANCED = 3
 """So many of the best cuts have their work balanced, and all that use as many devices as the best."""
+
+_MOST_OFFERED = 4000
+"""If a step has more tasks, its backward of weights apart is not tried unasked."""
 
 _MOST_EFFORT = 10
 """What effort "max" means."""
@@ -153,6 +162,8 @@ def pipelined(
     if not made:
         raise refused[0]
     best, last = min(made, key=lambda one: (_step_s(one), one.microbatches)), made[-1]
+    if times and searches and not any([one.graph.get("weights_apart") for one in graphs.values()]):
+        best = _with_apart_offered(best)
     return replace(best, unsplit=last.plan) if last.microbatches == 1 < best.microbatches else best
 
 
@@ -208,7 +219,27 @@ def _or_apart(
     else:
         apart = ordered(replace(made.plan, graph=graph), made.microbatches)
     shorter = apart.timeline.makespan_s < made.timeline.makespan_s
-    return apart if shorter and not _excess_bytes(apart) else made
+    best = apart if shorter and not _excess_bytes(apart) else made
+    return replace(best, tried=(*made.tried, *[one.apart() for one in apart.tried]))
+
+
+def _with_apart_offered(made: Pipeline) -> Pipeline:
+    """The same, with a step with the backward of weights apart among what was tried, if that is shorter.
+
+    Both have the same placement. It is not taken unless asked for: see `docs/design/order.md`.
+    """
+    graph, number = made.plan.graph, made.microbatches
+    if number == 1 or not graph.training or graph.graph.get("recompute"):
+        return made
+    costs = costs_of(replace(made.plan, graph=graph.noted(weights_apart=True)))
+    tasks, known_s = number * len(costs.units.unit_devices), made.timeline.makespan_s
+    if not costs.units.weights_of or tasks > _MOST_OFFERED or shortest_pipeline_s(costs, number) >= known_s:
+        return made
+    offered = best_of(all_tried(costs, number, quick=True, known_s=known_s))
+    if offered.step_s >= known_s:
+        return made
+    found = recorded(offered, made.plan.cluster.names)
+    return replace(made, tried=(*made.tried, found.apart()))
 
 
 def least_step_s(
@@ -246,11 +277,16 @@ def placements(
     evaluations = round(effort * min(_MOST_EVALUATIONS, _WORK / work))
     known = [] if beside is None else [("that of the whole backward", _by_group(problem, beside))]
     judged = searched(problem, judge, chain(known, cuts(problem, microbatches)), 0, keep=None)
+    if not evaluations:
+        return judged[:_KEPT]
     starts = {one.device_of: one.name for one in judged[:_BALANCED]}
     for place, one in enumerate(judged):
         if place < _BALANCED or len(set(one.device_of)) == len(set(judged[0].device_of)):
             starts.setdefault(balanced(problem, one.device_of), f"{one.name}, balanced")
-    return searched(problem, judge, [(name, where) for where, name in starts.items()], evaluations)
+    named = [(name, where) for where, name in starts.items()]
+    found = searched(problem, judge, named, evaluations, keep=_KEPT)
+    as_known = [one for one in judged if known and one.device_of == known[0][1] and one not in found]
+    return [*found, *as_known]
 
 
 def _by_group(problem: Problem, device_of: Mapping[str, str]) -> tuple[int, ...]:

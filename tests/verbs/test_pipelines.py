@@ -1,6 +1,7 @@
 """Placing for a step in microbatches, by a number or by the best of several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -199,3 +200,54 @@ def test_limits_between_those_that_were_tried(live: int, monkeypatch: pytest.Mon
         graph.nodes[name].update(saved_bytes=1000.0)
     made = baechi.place(graph, Cluster.uniform(4, link=FAST, memory=1000 * live + 500), microbatches=16)
     assert max(made.timeline.peak_bytes.values()) <= 1000 * live + 500
+
+
+def weighted(times: Sequence[float] = (0.25,) * 8) -> LayerGraph:
+    """A chain of products with weights, of one microbatch."""
+    graph = chain([(one, 2 * one) for one in times], size=8)
+    for name in graph.placed():
+        graph.nodes[name].update(grad_bytes=8, param_bytes=8, backward_flops=8)
+    return graph
+
+
+def test_zero_bubble_is_offered() -> None:
+    """The report names its step, its memory and the argument that has it; the order stays the usual one."""
+    graph, cluster = weighted(), Cluster.uniform(4, link=FAST)
+    made = baechi.place(graph, cluster, microbatches=4)
+    assert not made.units.weights_of
+    (offered,) = [one for one in made.tried if one.is_apart]
+    assert offered.step_s < made.timeline.makespan_s
+    told = " ".join(str(made).split())
+    assert "Faster with weights_apart=True (" in told
+    assert "weights apart, " in told[told.index("Memory against time") :]
+    asked = baechi.place(graph.noted(weights_apart=True), cluster, microbatches=4)
+    assert asked.units.weights_of
+    assert asked.timeline.makespan_s <= offered.step_s * 1.001
+
+
+def test_both_are_shown_where_zero_bubble_is_asked_for() -> None:
+    """What was tried says of each order which it is."""
+    made = baechi.place(weighted().noted(weights_apart=True), Cluster.uniform(4, link=FAST), microbatches=4)
+    assert {one.is_apart for one in made.tried} == {False, True}
+    whole_s = min([one.step_s for one in made.tried if not one.is_apart])
+    assert made.timeline.makespan_s == min([one.step_s for one in made.tried]) < whole_s
+
+
+@pytest.mark.parametrize("changed", [{"training": False}, {"recompute": ("l1",)}])
+def test_where_zero_bubble_is_not_offered(changed: dict[str, Any]) -> None:
+    """In inference, and where modules run again in backward."""
+    made = baechi.place(weighted().noted(**changed), Cluster.uniform(4, link=FAST), microbatches=4)
+    assert not any([one.is_apart for one in made.tried])
+
+
+@pytest.mark.parametrize("times", [[4, 1, 1, 1, 1, 1, 1, 1, 1], [2, 2, 1, 1, 1, 1, 1, 4]])
+def test_zero_bubble_has_a_placement_of_its_own(times: list[int]) -> None:
+    """It is another one than that of the whole backward, on which its step would not be shorter."""
+    graph, cluster = weighted([0.25 * one for one in times]), Cluster.uniform(3, link=FAST)
+    whole = baechi.place(graph, cluster, microbatches=4)
+    same = baechi.pipeline(replace(whole.plan, graph=graph.noted(weights_apart=True)), 4)
+    own = baechi.place(graph.noted(weights_apart=True), cluster, microbatches=4)
+    assert own.timeline.makespan_s <= same.timeline.makespan_s * (1 + 1e-9)
+    if times[0] == 4:
+        assert own.device_of != whole.device_of
+        assert own.timeline.makespan_s < 0.95 * same.timeline.makespan_s

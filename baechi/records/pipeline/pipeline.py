@@ -1,7 +1,7 @@
 """A pipeline: a plan for one microbatch, and the order in which the tasks of all of them are issued."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from shutil import get_terminal_size
 from types import MappingProxyType
@@ -36,6 +36,10 @@ KeptSplit = Dimension | Literal["items"] | None
 """How an input is divided, as files hold it."""
 
 
+_APART = "weights apart, "
+"""How rules begin of orders in which the backward of weights is apart."""
+
+
 @dataclass(frozen=True)
 class OrderTried:
     """An order that was tried for a pipeline.
@@ -55,6 +59,15 @@ class OrderTried:
     peak_bytes: Mapping[DeviceName, TotalBytes]
     limits: Mapping[DeviceName, Positive] = field(default_factory=dict)
     fits: bool = True
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the backward of weights is apart."""
+        return self.rule.startswith(_APART)
+
+    def apart(self) -> "OrderTried":
+        """The same, where the backward of weights is apart."""
+        return replace(self, rule=_APART + self.rule)
 
 
 @dataclass(frozen=True, repr=False)

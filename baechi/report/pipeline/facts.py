@@ -179,7 +179,8 @@ class PipelineFacts:
                 f"All devices compute nearly all the time ({busiest.name} {share}).",
                 "Faster with more devices, or with faster ones.",
             )
-        better = [tried for tried in self.pipeline.tried if not tried.fits]
+        apart, whole = self._tried_apart, [one for one in self.pipeline.tried if not one.is_apart]
+        better = [tried for tried in whole if not tried.fits]
         fastest = min(better, key=lambda tried: tried.step_s, default=None)
         if fastest is not None and fastest.step_s < _FASTER * self.step_s:
             return (
@@ -195,7 +196,10 @@ class PipelineFacts:
                 "bubble",
                 f"The pipeline fills and drains: {busiest.name}, which works most, is idle for {idle} of the "
                 "step.",
-                "Faster with more microbatches, or with virtual stages.",
+                "Faster with more microbatches, or with virtual stages."
+                if apart is None
+                else f"Faster with weights_apart=True ({format_seconds(apart.step_s)}, fullest "
+                f"{format_bytes(fullest(apart))}), or with more microbatches.",
             )
         return (
             "waiting",
@@ -203,6 +207,14 @@ class PipelineFacts:
             f"{format_seconds(travelled_s)} and is computed for {format_seconds(computed_s)}.",
             "Faster with more microbatches, with faster links, or with cuts where less travels.",
         )
+
+    @property
+    def _tried_apart(self) -> OrderTried | None:
+        """The fastest that fits with the backward of weights apart, where the chosen order has not."""
+        found = [tried for tried in self.pipeline.tried if tried.is_apart and tried.fits]
+        if self.pipeline.units.weights_of:
+            return None
+        return min(found, key=lambda tried: tried.step_s, default=None)
 
     def _one_microbatch_s(self) -> tuple[float, float]:
         """For how long one microbatch is computed, and travels between devices."""

@@ -21,6 +21,7 @@ from baechi.simulate.pipeline.ordering import (
     improved,
     ordered,
     pipeline_of,
+    recorded,
     simulate_pipeline,
     textbook,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "memory_of",
     "ordered",
     "pipeline_of",
+    "recorded",
     "shortest_pipeline_s",
     "simulate_pipeline",
     "textbook",

@@ -20,6 +20,7 @@ from baechi.simulate.pipeline.ordering.step import (
     costs_of,
     ordered,
     pipeline_of,
+    recorded,
     simulate_pipeline,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "improved",
     "ordered",
     "pipeline_of",
+    "recorded",
     "simulate_pipeline",
     "textbook",
 ]

@@ -71,18 +71,19 @@ def pipeline_of(
     split: Mapping[str, KeptSplit] | None = None,
 ) -> Pipeline:
     """A pipeline from an order that was tried."""
-    names = plan.cluster.names
-    tried = [
-        OrderTried(
-            one.rule,
-            one.step_s,
-            dict(zip(names, one.peak_bytes, strict=True)),
-            dict(zip(names, one.limits, strict=True)) if one.limits else {},
-            one.fits,
-        )
-        for one in found
-    ]
-    return Pipeline(plan, microbatches, chosen.order, chosen.rule, limits or {}, split or {}, tuple(tried))
+    tried = tuple([recorded(one, plan.cluster.names) for one in found])
+    return Pipeline(plan, microbatches, chosen.order, chosen.rule, limits or {}, split or {}, tried)
+
+
+def recorded(tried: Tried, names: Sequence[str]) -> OrderTried:
+    """What is kept of an order that was tried."""
+    return OrderTried(
+        tried.rule,
+        tried.step_s,
+        dict(zip(names, tried.peak_bytes, strict=True)),
+        dict(zip(names, tried.limits, strict=True)) if tried.limits else {},
+        tried.fits,
+    )
 
 
 def simulate_pipeline(pipeline: Pipeline) -> Timeline:
