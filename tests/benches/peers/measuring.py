@@ -242,8 +242,7 @@ class _Priced:
             if stretch_of is None:
                 continue
             costs = coster([schedule.device_of(one, devices) for one in stretch_of])
-            tried = priced(schedule, costs, stretch_of, self._number)
-            found += [tried] if tried else []
+            found.append(priced(schedule, costs, stretch_of, self._number))
         return min(found, key=lambda one: (not one.fits, one.step_s), default=None)
 
 

@@ -6,7 +6,8 @@
 
 Torch makes the actions of a rank without any process: it is given stages that are names only. A stretch may
 be several stages and runs here (of branches), and two stretches of a device that follow each other are one.
-Then all their tasks go together, at the first action or at the last: whichever is shorter.
+Then all their tasks go together, at the first action or at the last: whichever is shorter. Where that
+contradicts the model's code (an embedding that encoder and decoder share), lists say what goes first.
 """
 
 from collections import defaultdict
@@ -65,9 +66,7 @@ ZERO_BUBBLE = (
 )
 
 
-def priced(
-    schedule: Schedule, costs: PipelineCosts, stretch_of: Sequence[int], microbatches: int
-) -> Tried | None:
+def priced(schedule: Schedule, costs: PipelineCosts, stretch_of: Sequence[int], microbatches: int) -> Tried:
     """The step of a schedule.
 
     Args:
@@ -77,14 +76,14 @@ def priced(
         microbatches: how many.
 
     Returns:
-        The shorter of both ways to see its tasks; None where its lists contradict the model's code.
+        The shorter of both ways to see its tasks.
     """
     actions = list(_actions(schedule, len(costs.cluster), microbatches))
     found = [
         _priced(schedule.name, costs, microbatches, list(_lines(costs.units, stretch_of, actions, which)))
         for which in ("first", "last")
     ]
-    return min([one for one in found if one], key=lambda one: (not one.fits, one.step_s), default=None)
+    return min(found, key=lambda one: (not one.fits, one.step_s))
 
 
 def _actions(schedule: Schedule, devices: int, microbatches: int) -> Iterator[list[Any]]:
@@ -150,16 +149,19 @@ def _lines(
         ]
 
 
-def _priced(
-    name: str, costs: PipelineCosts, microbatches: int, lines: Sequence[Sequence[Task]]
-) -> Tried | None:
-    """Issued when its tasks start, so that one host keeps no device waiting."""
-    limits = [microbatches] * len(costs.cluster)
-    schedule = Listed(costs, microbatches, backward_first(costs, microbatches), limits, lines)
-    if not schedule.is_complete:
-        return None
+def _priced(name: str, costs: PipelineCosts, microbatches: int, lines: Sequence[Sequence[Task]]) -> Tried:
+    """Issued when its tasks start, so that one host keeps no device waiting.
+
+    Where its lists contradict the model's code, they say which ready task goes first.
+    """
+    limits, ranks = [microbatches] * len(costs.cluster), backward_first(costs, microbatches)
+    schedule = Listed(costs, microbatches, ranks, limits, lines)
     try:
         order = merged(costs.units, costs.cluster.names, microbatches, schedule.lines, schedule.start_s)
     except PlanError:
-        return None
+        for line in lines:
+            for place, task in enumerate(line):
+                ranks[costs.units.number(task)] = (place,)
+        order = tuple(Listed(costs, microbatches, ranks, limits, in_code_order=True).start_s)
+        return evaluated(costs, microbatches, f"{name}, as ranks", (), order)
     return evaluated(costs, microbatches, name, (), order)
