@@ -48,12 +48,17 @@ def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts | None) -
         if graph.training:
             kernels = Work.of(graph, name, backward=True).kernels
             if graph.graph.get("backward_captured", False):
-                work = dict(costs.backward_host_work or {})
-                if graph.graph.get("accumulate"):
-                    work["operator"] = work.get("operator", 0) + Work.of_additions(costs).kernels
+                work = _of_backward(costs, accumulate=graph.graph.get("accumulate", False))
             else:  # it calls no module, and records nothing
                 work = {what: BACKWARD_PER_FORWARD * work.get(what, 0) for what in _OPERATORS}
             data["host_backward_s"] = kernels * launch_s + of_torch.seconds_of(work)
+
+
+def _of_backward(costs: LayerCosts, *, accumulate: bool) -> dict[HostWork, float]:
+    """What torch does on the host in a backward, which puts or adds the gradient of each weight."""
+    work, weights = dict(costs.backward_host_work or {}), Work.of_additions(costs).kernels
+    puts: HostWork = "operator" if accumulate else "view"
+    return work | {"node": work.get("node", 0) + weights, puts: work.get(puts, 0) + weights}
 
 
 def estimate_additions(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:

@@ -41,8 +41,8 @@ class Draft:
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
         arithmetic: of each operation that has some, its flops and moved bytes.
-        backward_kernels, backward_host_work, backward_flops, backward_moved_bytes, backward_arithmetic: of its
-            part of the backward.
+        backward_kernels, backward_host_work, backward_flops, backward_moved_bytes, backward_arithmetic: of
+            its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there at most; None if unknown.
         runs_again: nodes whose forward runs again in its part, each with which part of that.
