@@ -57,8 +57,8 @@ def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts | None) -
 def _of_backward(costs: LayerCosts, *, accumulate: bool) -> dict[HostWork, float]:
     """What torch does on the host in a backward, which puts or adds the gradient of each weight."""
     work, weights = dict(costs.backward_host_work or {}), Work.of_additions(costs).kernels
-    puts: HostWork = "operator" if accumulate else "view"
-    return work | {"node": work.get("node", 0) + weights, puts: work.get(puts, 0) + weights}
+    each: tuple[HostWork, HostWork] = ("node", "operator" if accumulate else "view")
+    return work | {what: work.get(what, 0) + weights for what in each}
 
 
 def estimate_additions(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from baechi.records.attributes import AbstractAttributes
 from baechi.records.device import HostWork
-from baechi.records.schema import Dimension, Place, Positive, Text
+from baechi.records.schema import Count, Dimension, Place, Positive, Text
 
 
 class Read(TypedDict):
@@ -128,12 +128,12 @@ class LayerCosts(AbstractAttributes):
         "if missing, the same.",
     ] = None
     host_work: Annotated[
-        Mapping[HostWork, float] | None,
+        Mapping[HostWork, Count] | None,
         "number, by work",
         "What torch does on the host in its forward beside launches, by the names of `HostCosts`.",
     ] = None
     backward_host_work: Annotated[
-        Mapping[HostWork, float] | None, "number, by work", "The same in its backward."
+        Mapping[HostWork, Count] | None, "number, by work", "The same in its backward."
     ] = None
     dtype: Annotated[str, "name", "The dtype that it computes in."] = "float32"
 
