@@ -22,7 +22,7 @@ OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 
 
 class Origin(IntEnum):
-    """What the content of memory was computed from; each may take part in those after it."""
+    """What memory was computed from: the largest of what took part."""
 
     NOTHING = 0
     INPUTS = 1
