@@ -17,7 +17,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.replicas import Replicas, ReplicasTried
 from baechi.verbs.given import Optimizer, check_microbatches, name_of
-from baechi.verbs.plans import place, with_optimizer
+from baechi.verbs.plans import place, placed_by_cuts, with_optimizer
 
 _T = TypeVar("_T")
 
@@ -73,32 +73,34 @@ def replicate(
             "equal groups, of whole hosts or within one"
         )
 
-    def placed(count: int, how_long: Effort) -> Replicas:
-        part = whole.part(divided[count][0])
-        made = place(graph, part, microbatches=microbatches, recompute=recompute, effort=how_long)
+    def of(count: int, made: Pipeline) -> Replicas:
         return Replicas(made, whole, divided[count], _all_reduce_s(made, whole, divided[count]))
+
+    def placed(count: int, how_long: Effort, names: Recompute = recompute) -> Replicas:
+        part = whole.part(divided[count][0])
+        return of(count, place(graph, part, microbatches=microbatches, recompute=names, effort=how_long))
 
     with verbosity(verbose), progress("dividing"):
         if replicas != "auto":
             return placed(replicas, effort)
-        found, tried = list[Replicas](), list[ReplicasTried]()
-        refused: PlacementError | None = None
+        best: Replicas | None = None
+        tried = list[ReplicasTried]()
         for count in sorted(divided, reverse=True):
+            part = whole.part(divided[count][0])
             try:
-                one = placed(count, 0)
+                one = of(count, placed_by_cuts(graph, part, microbatches, recompute))
             except PlacementError as error:
-                refused = error.with_traceback(None)
                 tried.append(ReplicasTried(count, refused=str(error).partition("\n")[0]))
                 continue
-            found.append(one)
             tried.append(ReplicasTried(count, one.step_s))
-            if one.microbatches_per_s < found[0].microbatches_per_s:
+            if best is not None and one.microbatches_per_s < best.microbatches_per_s:
                 break  # fewer have longer pipelines still
-            found = [one]
-        if not found:
-            assert refused is not None
-            raise refused
-        best = found[0] if effort == 0 else placed(len(found[0].groups), effort)
+            best = one
+        if best is None:  # nothing in flight at once fits: all devices together, whatever the way
+            return replace(placed(min(divided), effort), tried=tuple(tried))
+        if effort != 0:
+            searched = placed(len(best.groups), effort, best.pipeline.plan.recompute or None)
+            best = min(best, searched, key=lambda found: found.step_s)
     return replace(best, tried=tuple(tried))
 
 

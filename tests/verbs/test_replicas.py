@@ -141,3 +141,17 @@ def test_malformed() -> None:
     ):
         with pytest.raises(PlanError, match=why):
             Replicas(found.pipeline, found.cluster, groups)
+
+
+def test_what_no_cut_fits_is_refused_at_once() -> None:
+    """Two devices hold all layers, and not those of four microbatches: four devices take it."""
+    graph = layers(4, 30)
+    for name in list(graph.placed()):
+        graph.nodes[name].update(saved_bytes=100, output_bytes=8)
+    cluster = Cluster.parse("2x(2xA100-40GB)", link=FAST, memory=500)
+    found = baechi.replicate(graph, cluster, microbatches=4, optimizer="sgd", effort=0)
+    assert [one.count for one in found.tried] == [4, 2, 1] and len(found.groups) == 1
+    assert "no contiguous cut keeps the memory of 4 microbatches in flight" in found.tried[1].refused
+    assert "recompute='auto'" in found.tried[1].refused
+    again = baechi.replicate(graph, cluster, microbatches=4, optimizer="sgd", effort=0, recompute="auto")
+    assert len(again.groups) >= 1 and max(again.pipeline.timeline.peak_bytes.values()) <= 500
