@@ -1,5 +1,6 @@
 """How many replicas of a model a cluster is best divided into, and the pipeline of each."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -134,7 +135,7 @@ def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
         if not cluster.links:  # then hosts alone say which links there are
             homes = [cluster.host_of[name] for name in group if name in cluster.host_of]
             order = list(dict.fromkeys(home.name for home in homes))
-            return kinds, [(order.index(home.name), home.link) for home in homes]
+            return kinds, [(order.index(home.name), home.link, home.one_card) for home in homes]
         return kinds, [cluster.link_between(a, b) for a in group for b in group if a != b]
 
     first = what(groups[0])
@@ -147,9 +148,22 @@ def _all_reduce_s(pipeline: Pipeline, cluster: Cluster, groups: Groups) -> dict[
     for name, costs in pipeline.graph.placed_costs():
         sizes[pipeline.device_of[name]] += ceil(costs.grad_bytes)
     found: dict[str, float] = {}
+    rings = [list(pairwise([*ring, ring[0]])) for ring in zip(*groups, strict=True)]
+    on_card = _on_card(cluster, [pair for ring in rings for pair in ring])
     for number, (name, size_bytes) in enumerate(sizes.items()):
-        ring = [group[number] for group in groups]
-        links = [cluster.link_between(a, b) for a, b in pairwise([*ring, ring[0]])]
+        links = [
+            replace(link, bytes_per_s=link.bytes_per_s / on_card.get(pair, 1))
+            for pair in rings[number]
+            for link in [cluster.link_between(*pair)]
+        ]
         turn_s = max([transfer_s(link, -(-size_bytes // count)) for link in links])
         found[name] = 2 * (count - 1) * turn_s if size_bytes and count > 1 else 0.0
     return found
+
+
+def _on_card(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """How many transfers share the network card of a transfer's target, if all run at once."""
+    home = cluster.host_of
+    between = [(a, b) for a, b in pairs if a in home and home[a] is not home[b] and home[b].one_card]
+    count = Counter([home[b].name for _, b in between])
+    return {(a, b): count[home[b].name] for a, b in between}

@@ -97,9 +97,9 @@ def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
 
 
 def _promising(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
-    """The fastest of few alternatives, the best by their outlook: equal modules run again, the first of them.
+    """The fastest of few alternatives, the best by their outlook: the first modules of a set run again.
 
-    In a pipeline the first devices have most microbatches in flight, so the first modules are worth most there.
+    In a pipeline the first devices have most microbatches in flight, so these are worth most.
     """
     sample, ranked = next(iter(graphs.values())), list[tuple[float, int, int, tuple[str, ...]]]()
     for place, names in enumerate(_stretches(sample)):

@@ -1,4 +1,4 @@
-"""Of large graphs few alternatives are made: as good as any stretch of equal modules, and no more than three."""
+"""Of large graphs few alternatives are made: as good as any first modules."""
 
 from unittest.mock import Mock
 
