@@ -175,9 +175,11 @@ def _makers(cluster: Cluster, placer: Placer, optimizer: str | None) -> Makers:
     return Makers(functools.partial(quick, quick=False), quick, by_cuts, roomy, least_s, outlook_s)
 
 
-def placed_by_cuts(graph: LayerGraph, cluster: Cluster, microbatches: int, recompute: Recompute) -> Pipeline:
+def placed_by_cuts(
+    graph: LayerGraph, cluster: Cluster, microbatches: int, recompute: Recompute, *, quick: bool
+) -> Pipeline:
     """Place a pipeline as `place` does with no effort; refuse at once where no contiguous cut fits."""
-    by_cuts = functools.partial(_by_cuts, cluster, quick=False)
+    by_cuts = functools.partial(_by_cuts, cluster, quick=quick)
     makers = replace(_makers(cluster, "auto", None), within=by_cuts)
     return pipelined_with({microbatches: graph}, recompute, makers, 0)
 

@@ -89,7 +89,7 @@ def replicate(
         for count in sorted(divided, reverse=True):
             part = whole.part(divided[count][0])
             try:
-                one = of(count, placed_by_cuts(graph, part, microbatches, recompute))
+                one = of(count, placed_by_cuts(graph, part, microbatches, recompute, quick=effort != 0))
             except PlacementError as error:
                 tried.append(ReplicasTried(count, refused=str(error).partition("\n")[0]))
                 continue
