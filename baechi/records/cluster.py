@@ -207,7 +207,12 @@ class Cluster(AbstractRecord):
 
     @classmethod
     def parse(
-        cls, text: "Cluster | str | Path", *, memory: Memory = None, link: LinkLike = None
+        cls,
+        text: "Cluster | str | Path",
+        *,
+        memory: Memory = None,
+        link: LinkLike = None,
+        one_card: bool = False,
     ) -> "Cluster":
         """A cluster from one line. Where a cluster is asked for, the text itself will do.
 
@@ -220,18 +225,21 @@ class Cluster(AbstractRecord):
             link: between any two devices: a `Link`, `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; the
                 slowest of the devices' usual ones unless given. Where there are hosts, between devices of two
                 hosts, 100 Gb/s unless given; inside of a host devices have their usual link.
+            one_card: whether the devices of each listed host share one network card; see `Host`.
 
         Returns:
             Devices to plan for, named `"device:0"`, `"device:1"` and so on, those of hosts
             `"host0/device:0"`; or the cluster so called.
 
         Raises:
-            ValueError: there is no such datasheet, size or link.
+            ValueError: there is no such datasheet, size or link, or `one_card` without hosts.
             BaechiError: there are no GPUs, and `"cuda"` asks for them.
             FileNotFoundError: it lists no devices, and there is no such name or file.
             RecordError: the file is malformed.
             TypeError: it is neither text nor a cluster.
         """
+        if one_card and (isinstance(text, Cluster) or "(" not in str(text)):
+            raise ValueError(f"one_card is for listed hosts such as '2x(4xA100-40GB)', not for {str(text)!r}")
         if isinstance(text, Cluster) and memory is None and link is None:
             return text
         if text == CUDA and memory is None and link is None:
@@ -240,6 +248,7 @@ class Cluster(AbstractRecord):
         if found is None:
             return cls.load(text)  # type: ignore[arg-type]
         devices, between, hosts = found
+        hosts = tuple([replace(host, one_card=one_card) for host in hosts])
         return cls(devices, link=between, hosts=hosts)
 
     @classmethod

@@ -136,6 +136,8 @@ class Host:
         name: such as `"host0"`.
         devices: their names, at least one.
         link: between any two of them that the cluster has no own link for.
+        one_card: whether they share a network card: what comes to them from other hosts comes one transfer
+            after the other.
 
     Raises:
         RecordError: a value is missing, or there is no device.
@@ -144,6 +146,7 @@ class Host:
     name: DeviceName
     devices: tuple[DeviceName, ...]
     link: Link = field(default_factory=Link)
+    one_card: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))

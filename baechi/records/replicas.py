@@ -87,6 +87,22 @@ class Replicas(AbstractRecord):
         added_s = [end_s + self.all_reduce_s.get(name, 0.0) for name, end_s in ends_s.items()]
         return max([timeline.makespan_s, *added_s])
 
+    @cached_property
+    def bound_s(self) -> dict[str, float]:
+        """What the step is measured by, in seconds: its work, its bubble, its gradients.
+
+        `work` is what all devices compute, divided by their number: also what runs again, and gradients that
+        are added up between microbatches. `bubble` is what 1F1B adds to that with one stage a device,
+        `(devices - 1) / microbatches` of it. `gradients` is the mean of the devices' rings.
+        """
+        devices, timeline = self.pipeline.plan.cluster.names, self.pipeline.timeline
+        work_s = sum([timeline.busy_s(name) for name in devices]) / len(devices)
+        return {
+            "work": work_s,
+            "bubble": work_s * (len(devices) - 1) / self.pipeline.microbatches,
+            "gradients": sum(self.all_reduce_s.values()) / len(devices),
+        }
+
     @property
     def microbatches_per_s(self) -> float:
         """How many microbatches all replicas together train in a second."""
@@ -100,6 +116,11 @@ class Replicas(AbstractRecord):
             f"{count} x {self.pipeline.microbatches} microbatches takes {format_seconds(self.step_s)}, "
             f"{format_seconds(self.step_s - self.pipeline.timeline.makespan_s)} of it adding up gradients"
         ]
+        bound_s, idle = sum(self.bound_s.values()), devices - len(self.pipeline.plan.devices_used)
+        if bound_s:
+            parts = " + ".join([f"{name} {format_seconds(one_s)}" for name, one_s in self.bound_s.items()])
+            lines.append(f"  {self.step_s / bound_s:.3g} times {parts}")
+        lines += [f"  {idle} of the {devices} devices have no layer"] if idle else []
         for one in self.tried:
             what = one.refused
             if one.step_s is not None:

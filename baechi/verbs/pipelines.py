@@ -10,7 +10,7 @@ from baechi.errors import PlacementError
 from baechi.gc_pause import uncollected
 from baechi.place.evaluation import Effort
 from baechi.place.fullness import recompute_helps
-from baechi.place.pipeline import Found, Verdict, balanced, cuts, searched
+from baechi.place.pipeline import Found, Verdict, balanced, cuts, outlook_s, searched
 from baechi.place.problem import Problem
 from baechi.progress import progress
 from baechi.records.cluster import Cluster
@@ -256,6 +256,11 @@ def least_step_s(
             if where not in found:
                 found[where] = shortest_pipeline_s(coster(where), microbatches)
     return min(found.values(), default=float("inf"))
+
+
+def step_outlook_s(cluster: Cluster, microbatches: int, graph: LayerGraph) -> float | None:
+    """About how long a pipelined step takes, by its cuts alone; None if no cut fits."""
+    return outlook_s(Problem(graph, cluster), microbatches)
 
 
 @uncollected

@@ -15,6 +15,7 @@ from baechi.place.evaluation import Effort
 from baechi.place.fullness import (
     NO_LIMIT_BYTES,
     excess_bytes,
+    recompute_helps,
     resized,
     too_full,
     within_memory,
@@ -24,6 +25,7 @@ from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
 from baechi.place.recompute.pipeline import Makers, pipelined_with
 from baechi.place.registry import places_ops, uses_several
+from baechi.place.tight.proof import prove
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -42,7 +44,7 @@ from baechi.verbs.given import (
     refuse_apart_again,
     tell_unused,
 )
-from baechi.verbs.pipelines import graphs_of, least_step_s, pipelined
+from baechi.verbs.pipelines import graphs_of, least_step_s, pipelined, step_outlook_s
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -167,8 +169,33 @@ def _plan_without_microbatches(
 def _makers(cluster: Cluster, placer: Placer, optimizer: str | None) -> Makers:
     both = (cluster, without_limits(cluster))
     quick, roomy = [functools.partial(_pipelined, one, placer, optimizer, quick=True) for one in both]
+    by_cuts = functools.partial(_by_cuts, cluster, quick=True) if placer == "auto" else quick
     least_s = functools.partial(least_step_s, both, searches=placer == "auto")
-    return Makers(functools.partial(quick, quick=False), quick, roomy, least_s)
+    outlook_s = functools.partial(step_outlook_s, cluster)
+    return Makers(functools.partial(quick, quick=False), quick, by_cuts, roomy, least_s, outlook_s)
+
+
+def placed_by_cuts(
+    graph: LayerGraph, cluster: Cluster, microbatches: int, recompute: Recompute, *, quick: bool
+) -> Pipeline:
+    """Place a pipeline as `place` does with no effort; refuse at once where no contiguous cut fits."""
+    by_cuts = functools.partial(_by_cuts, cluster, quick=quick)
+    makers = replace(_makers(cluster, "auto", None), within=by_cuts)
+    return pipelined_with({microbatches: graph}, recompute, makers, 0)
+
+
+def _by_cuts(cluster: Cluster, graphs: Mapping[int, LayerGraph], effort: Effort, *, quick: bool) -> Pipeline:
+    def no_other(graph: LayerGraph) -> Plan:
+        prove(Problem(graph, cluster))
+        raise PlacementError(
+            f"no contiguous cut keeps the memory of {max(graphs)} microbatches in flight"
+            f"{recompute_helps(graph).replace(',', ':', 1)}"
+        )
+
+    def alone(graph: LayerGraph) -> Plan:
+        return placed(graph, cluster, "auto", None, effort)
+
+    return pipelined(graphs, cluster, no_other if min(graphs) > 1 else alone, effort=effort, quick=quick)
 
 
 def _pipelined(

@@ -1,5 +1,6 @@
 """How many replicas of a model a cluster is best divided into, and the pipeline of each."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.replicas import Replicas, ReplicasTried
 from baechi.verbs.given import Optimizer, check_microbatches, name_of
-from baechi.verbs.plans import place, with_optimizer
+from baechi.verbs.plans import place, placed_by_cuts, with_optimizer
 
 _T = TypeVar("_T")
 
@@ -73,32 +74,34 @@ def replicate(
             "equal groups, of whole hosts or within one"
         )
 
-    def placed(count: int, how_long: Effort) -> Replicas:
-        part = whole.part(divided[count][0])
-        made = place(graph, part, microbatches=microbatches, recompute=recompute, effort=how_long)
+    def of(count: int, made: Pipeline) -> Replicas:
         return Replicas(made, whole, divided[count], _all_reduce_s(made, whole, divided[count]))
+
+    def placed(count: int, how_long: Effort, names: Recompute = recompute) -> Replicas:
+        part = whole.part(divided[count][0])
+        return of(count, place(graph, part, microbatches=microbatches, recompute=names, effort=how_long))
 
     with verbosity(verbose), progress("dividing"):
         if replicas != "auto":
             return placed(replicas, effort)
-        found, tried = list[Replicas](), list[ReplicasTried]()
-        refused: PlacementError | None = None
+        best: Replicas | None = None
+        tried = list[ReplicasTried]()
         for count in sorted(divided, reverse=True):
+            part = whole.part(divided[count][0])
             try:
-                one = placed(count, 0)
+                one = of(count, placed_by_cuts(graph, part, microbatches, recompute, quick=effort != 0))
             except PlacementError as error:
-                refused = error.with_traceback(None)
                 tried.append(ReplicasTried(count, refused=str(error).partition("\n")[0]))
                 continue
-            found.append(one)
             tried.append(ReplicasTried(count, one.step_s))
-            if one.microbatches_per_s < found[0].microbatches_per_s:
+            if best is not None and one.microbatches_per_s < best.microbatches_per_s:
                 break  # fewer have longer pipelines still
-            found = [one]
-        if not found:
-            assert refused is not None
-            raise refused
-        best = found[0] if effort == 0 else placed(len(found[0].groups), effort)
+            best = one
+        if best is None:  # nothing in flight at once fits: all devices together, whatever the way
+            return replace(placed(min(divided), effort), tried=tuple(tried))
+        if effort != 0:
+            searched = placed(len(best.groups), effort, best.pipeline.plan.recompute or None)
+            best = min(best, searched, key=lambda found: found.step_s)
     return replace(best, tried=tuple(tried))
 
 
@@ -132,7 +135,7 @@ def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
         if not cluster.links:  # then hosts alone say which links there are
             homes = [cluster.host_of[name] for name in group if name in cluster.host_of]
             order = list(dict.fromkeys(home.name for home in homes))
-            return kinds, [(order.index(home.name), home.link) for home in homes]
+            return kinds, [(order.index(home.name), home.link, home.one_card) for home in homes]
         return kinds, [cluster.link_between(a, b) for a in group for b in group if a != b]
 
     first = what(groups[0])
@@ -145,9 +148,22 @@ def _all_reduce_s(pipeline: Pipeline, cluster: Cluster, groups: Groups) -> dict[
     for name, costs in pipeline.graph.placed_costs():
         sizes[pipeline.device_of[name]] += ceil(costs.grad_bytes)
     found: dict[str, float] = {}
+    rings = [list(pairwise([*ring, ring[0]])) for ring in zip(*groups, strict=True)]
+    on_card = _on_card(cluster, [pair for ring in rings for pair in ring])
     for number, (name, size_bytes) in enumerate(sizes.items()):
-        ring = [group[number] for group in groups]
-        links = [cluster.link_between(a, b) for a, b in pairwise([*ring, ring[0]])]
+        links = [
+            replace(link, bytes_per_s=link.bytes_per_s / on_card.get(pair, 1))
+            for pair in rings[number]
+            for link in [cluster.link_between(*pair)]
+        ]
         turn_s = max([transfer_s(link, -(-size_bytes // count)) for link in links])
         found[name] = 2 * (count - 1) * turn_s if size_bytes and count > 1 else 0.0
     return found
+
+
+def _on_card(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """How many transfers share the network card of a transfer's target, if all run at once."""
+    home = cluster.host_of
+    between = [(a, b) for a, b in pairs if a in home and home[a] is not home[b] and home[b].one_card]
+    count = Counter([home[b].name for _, b in between])
+    return {(a, b): count[home[b].name] for a, b in between}

@@ -1,7 +1,9 @@
 """Replicas: how many, on which devices, and what their gradients take."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 
+import networkx as nx
 import pytest
 from records.pipeline.chains import chain
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 import baechi
 from baechi import Cluster, LayerGraph, Link, Replicas
 from baechi.errors import PlacementError, PlanError
+from baechi.simulate.pipeline import PipelineCoster, shortest_pipeline_s
 
 FAST = Link(1e-6, 1e12)
 SLOW = Link(1e-6, 1e9)
@@ -141,3 +144,82 @@ def test_malformed() -> None:
     ):
         with pytest.raises(PlanError, match=why):
             Replicas(found.pipeline, found.cluster, groups)
+
+
+def test_what_no_cut_fits_is_refused_at_once() -> None:
+    """Two devices hold all layers, and not those of four microbatches: four devices take it."""
+    graph = layers(4, 30)
+    for name in list(graph.placed()):
+        graph.nodes[name].update(saved_bytes=100, output_bytes=8)
+    cluster = Cluster.parse("2x(2xA100-40GB)", link=FAST, memory=500)
+    found = baechi.replicate(graph, cluster, microbatches=4, optimizer="sgd", effort=0)
+    assert [one.count for one in found.tried] == [4, 2, 1] and len(found.groups) == 1
+    assert "no contiguous cut keeps the memory of 4 microbatches in flight" in found.tried[1].refused
+    assert "recompute='auto'" in found.tried[1].refused
+    again = baechi.replicate(graph, cluster, microbatches=4, optimizer="sgd", effort=0, recompute="auto")
+    assert len(again.groups) >= 1 and max(again.pipeline.timeline.peak_bytes.values()) <= 500
+
+
+@pytest.mark.parametrize("hosts", ["2x(2xA100-40GB)", "4x(1xA100-40GB)", "1x(4xA100-40GB)"])
+def test_the_bound_is_that_of_1f1b(hosts: str) -> None:
+    """Of equal layers: the work of a device, the bubble of the textbook, and the ring."""
+    graph, size = layers(8), 3 * 10**9
+    for name in list(graph.placed()):
+        graph.nodes[name].update(grad_bytes=size)
+    for count in (1, 2, 4):
+        cluster = Cluster.parse(hosts, link=SLOW)
+        found = baechi.replicate(graph, cluster, microbatches=4, replicas=count, optimizer="sgd", effort=0)
+        devices, bound_s = 4 // count, found.bound_s
+        assert bound_s["work"] == pytest.approx(4 * 8 * 3 / devices, rel=0.05)  # and gradients are added up
+        assert bound_s["bubble"] == pytest.approx(bound_s["work"] * (devices - 1) / 4)
+        assert bound_s["gradients"] == pytest.approx(sum(found.all_reduce_s.values()) / devices)
+        assert 0.75 < found.step_s / sum(bound_s.values()) < 1.1
+        assert f"{found.step_s / sum(bound_s.values()):.3g} times work " in str(found)
+
+
+@pytest.mark.parametrize("reception", ["serial", "free"])
+def test_a_network_card_is_shared(reception: str) -> None:
+    """Two tensors that come to a host at a time: one after the other, if its devices share a card."""
+    graph = nx.DiGraph(training=False)
+    for name in ("a0", "b0", "a1", "b1"):
+        graph.add_node(name, forward_s=1.0)
+    graph.add_edges_from([("a0", "a1"), ("b0", "b1")], bytes=10**9)
+    found = LayerGraph.from_networkx(graph)
+    for one_card, took_s in ((False, 3.0), (True, 4.0)):
+        cluster = Cluster.parse("2x(2xA100-40GB)", link=Link(0.0, 1e9), one_card=one_card)
+        cluster = replace(cluster, reception=reception, launch_s=0.0)  # type: ignore[arg-type]
+        plan = baechi.Plan(found, cluster, dict(zip(("a0", "b0", "a1", "b1"), cluster.names, strict=True)))
+        assert baechi.simulate(plan).makespan_s == pytest.approx(took_s)
+        assert baechi.simulate(baechi.pipeline(plan, 1)).makespan_s == pytest.approx(took_s)
+
+
+def test_a_pipeline_over_a_shared_card() -> None:
+    """Two towers whose tensors cross between hosts: the card is the limit, and the proof of it holds."""
+    graph = nx.DiGraph(training=True)
+    for name in ("a0", "b0", "a1", "b1"):
+        graph.add_node(name, forward_s=0.5, backward_s=0.5)
+    graph.add_edges_from([("a0", "a1"), ("b0", "b1")], bytes=10**9)
+    found, steps = LayerGraph.from_networkx(graph), []
+    for one_card in (False, True):
+        cluster = Cluster.parse("2x(2xA100-40GB)", link=Link(0.0, 1e9), one_card=one_card)
+        plan = baechi.Plan(found, cluster, dict(zip(("a0", "b0", "a1", "b1"), cluster.names, strict=True)))
+        made = baechi.pipeline(plan, 8)
+        assert made.timeline.makespan_s >= shortest_pipeline_s(
+            PipelineCoster(found, cluster)([0, 1, 2, 3]), 8
+        )
+        steps.append(made.timeline.makespan_s)
+    assert steps[1] >= 16.0  # sixteen tensors of a second each come to the second host
+    assert steps[0] < 12.0
+
+
+def test_rings_share_a_card() -> None:
+    """Of two replicas over two hosts each of two devices, two rings come to each host at a time."""
+    graph = layers(2, 10**9)
+    took_s = []
+    for one_card in (False, True):
+        cluster = Cluster.parse("2x(2xA100-40GB)", link=Link(0.0, 1e9), one_card=one_card)
+        found = baechi.replicate(graph, cluster, microbatches=2, replicas=2, optimizer="sgd", effort=0)
+        took_s.append(max(found.all_reduce_s.values()))
+    assert took_s == [pytest.approx(1.0), pytest.approx(2.0)]
+    with pytest.raises(ValueError, match="one_card is for listed hosts"):
+        Cluster.parse("2xA100-40GB", one_card=True)

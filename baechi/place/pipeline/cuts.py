@@ -26,7 +26,7 @@ _HALVINGS = 40
 _Amount = TypeVar("_Amount", int, float)
 
 
-class _Weights:
+class Weights:
     """What groups take, as sums from the first one on: a part of the model is a difference of two.
 
     Args:
@@ -50,14 +50,14 @@ class _Weights:
 
 def cuts(problem: Problem, microbatches: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Cuts over some of the devices, in some orders, with some numbers of virtual stages."""
-    weights, seen = _weights(problem), set()
+    weights, seen = weights_of(problem), set()
     for order in _orders(problem, weights):
         for used in range(len(order), 0, -1):
             for rounds in ROUNDS if used > 1 else (1,):
                 if rounds * used > len(problem.indexed.members):
                     continue
                 for turns in (False, True) if rounds > 1 else (False,):
-                    found = _cut(problem, weights, _path(order[:used], rounds, turns), microbatches)
+                    found = cut_over(problem, weights, _path(order[:used], rounds, turns), microbatches)
                     if found is not None and found not in seen:
                         seen.add(found)
                         stages = f", {rounds} virtual stages" if rounds > 1 else ""
@@ -70,7 +70,7 @@ def _path(order: Sequence[int], rounds: int, turns: bool) -> list[int]:
     return [device for number in range(rounds) for device in (back if number % 2 else order)]
 
 
-def _orders(problem: Problem, weights: _Weights) -> list[tuple[int, ...]]:
+def _orders(problem: Problem, weights: Weights) -> list[tuple[int, ...]]:
     """The devices as they stand, the fastest first, and the largest first."""
     devices = list(problem.devices)
     total_s = {device: weights.work_s[device][-1] for device in devices}
@@ -82,10 +82,10 @@ def _orders(problem: Problem, weights: _Weights) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(map(tuple, found)))
 
 
-def _weights(problem: Problem) -> _Weights:
+def weights_of(problem: Problem) -> Weights:
     members, training = problem.indexed.members, problem.training
     parts = problem.footprints
-    return _Weights(
+    return Weights(
         [[sum([row[layer] for layer in group]) for group in members] for row in problem.work_s],
         [
             sum([parts[n].always_bytes + 2 * training * parts[n].gradient_bytes for n in group])
@@ -95,8 +95,8 @@ def _weights(problem: Problem) -> _Weights:
     )
 
 
-def _cut(
-    problem: Problem, weights: _Weights, path: Sequence[int], microbatches: int
+def cut_over(
+    problem: Problem, weights: Weights, path: Sequence[int], microbatches: int
 ) -> tuple[int, ...] | None:
     """The cut whose slowest part is fastest, by halving the interval of times; None if nothing fits."""
     high = max([weights.work_s[device][-1] for device in path])
@@ -116,7 +116,7 @@ def _cut(
 
 
 def _filled(
-    problem: Problem, weights: _Weights, path: Sequence[int], microbatches: int, most_s: float
+    problem: Problem, weights: Weights, path: Sequence[int], microbatches: int, most_s: float
 ) -> list[int] | None:
     """By part, how many groups go into a time and the memory of its device; None if groups are left over."""
     room, counts, first = list(problem.memory_bytes), list[int](), 0

@@ -10,7 +10,7 @@ from baechi.place.evaluation import Effort
 from baechi.place.recompute.alternatives import Alternative, Alternatives
 from baechi.place.recompute.candidates import candidate_sets
 from baechi.place.recompute.choose import WORTH, Recompute
-from baechi.place.recompute.names import modules_named
+from baechi.place.recompute.names import callable_names, modules_named
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 
@@ -28,14 +28,18 @@ class Makers:
     Args:
         within: within the devices' memory.
         quick: the same in little time, to compare.
+        by_cuts: as `quick`, by contiguous cuts or not at all.
         roomy: as `quick`, as if devices had memory without limit.
         least_s: from a number of microbatches and the graph of one, what a step takes at least.
+        outlook_s: from the same, about what it takes by its cuts alone; none if no cut fits.
     """
 
     within: Make
     quick: Make
+    by_cuts: Make
     roomy: Make
     least_s: Callable[[int, LayerGraph], float]
+    outlook_s: Callable[[int, LayerGraph], float | None]
 
 
 _FINALS, _NEAR = 6, 1.05
@@ -47,6 +51,12 @@ _KNOWN = 16
 _WORK, _FEWEST, _MOST = 50_000, 24, 400
 """How many alternatives are made: this divided by nodes and tasks, within limits."""
 
+_LARGE = 20_000
+"""With more nodes and tasks, an alternative takes seconds: few are made, those of the best outlook."""
+
+_PARTS, _PROMISING = 8, 3
+"""There, each set of modules is tried in so many steps, and so many alternatives that fit are compared."""
+
 
 def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort: Effort) -> Pipeline:
     """Place and order a step, with modules that run again."""
@@ -55,6 +65,8 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort:
         return makers.within(graphs, effort)
     if recompute != "auto":
         return makers.within(_with_names(graphs, modules_named(sample, recompute)), effort)
+    if len(sample) * max(graphs) > _LARGE:
+        return _promising(graphs, makers, effort)
     plain = _made(makers.quick, graphs, 0)
     if plain is not None and _step_s(makers.roomy(graphs, 0)) >= WORTH * _step_s(plain):
         return makers.within(graphs, effort)
@@ -82,6 +94,42 @@ def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
     near = [one for one in found if one.step_s <= _NEAR * found[0].step_s][:_FINALS]
     finals = [_made(makers.within, of(one.alternative), effort) for one in near]
     return min([found[0].made, *[one for one in finals if one is not None]], key=_step_s)
+
+
+def _promising(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
+    """The fastest of few alternatives, the best by their outlook: the first modules of a set run again.
+
+    In a pipeline the first devices have most microbatches in flight, so these are worth most.
+    """
+    sample, ranked = next(iter(graphs.values())), list[tuple[float, int, int, tuple[str, ...]]]()
+    for place, names in enumerate(_stretches(sample)):
+        for number, graph in _with_names(graphs, names).items():
+            outlook_s = makers.outlook_s(number, graph)
+            if outlook_s is not None:
+                ranked.append((outlook_s, number, place, names))
+    found = list[Pipeline]()
+    for _, number, _, names in sorted(ranked):
+        one = _made(makers.by_cuts, _with_names({number: graphs[number]}, names), 0)
+        found += [one] if one is not None else []
+        if len(found) == _PROMISING:
+            break
+    if not found:
+        return makers.within(_with_names(graphs, _stretches(sample)[-1]), effort)  # it says what is short
+    best = min(found, key=_step_s)
+    of_best = _with_names({best.microbatches: graphs[best.microbatches]}, best.plan.recompute)
+    final = _made(makers.within, of_best, effort) if effort else None
+    return best if final is None else min(best, final, key=_step_s)
+
+
+def _stretches(sample: LayerGraph) -> list[tuple[str, ...]]:
+    """Nothing, some of the modules of each set in code order, and at the end all of the best set."""
+    place = {name: number for number, name in enumerate(callable_names(sample))}
+    sets = [sorted([one.name for one in some], key=place.__getitem__) for some in candidate_sets(sample)]
+    found = [
+        tuple(names[: -(-len(names) * part // _PARTS)]) for names in sets for part in range(1, _PARTS + 1)
+    ]
+    best = [tuple(names) for names in sets[:1]]
+    return list(dict.fromkeys([(), *[names for names in found if names not in best], *best]))
 
 
 def _made(make: Make, graphs: Graphs, effort: Effort) -> Pipeline | None:
