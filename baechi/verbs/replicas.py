@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from baechi.cost.transfer import transfer_s
+from baechi.cost.transfer import ring_links, ring_s
 from baechi.errors import PlacementError
 from baechi.place.evaluation import Effort
 from baechi.place.recompute import Recompute
@@ -113,7 +112,7 @@ def _divisions(cluster: Cluster) -> Iterator[tuple[int, Groups]]:
             groups = [tuple([name for host in some for name in host]) for some in _slices(hosts, count)]
         else:
             continue
-        if len(groups) == count and _are_equal(cluster, groups):
+        if len(groups) == count and are_equal(cluster, groups):
             yield count, tuple(groups)
 
 
@@ -123,7 +122,7 @@ def _slices(whole: Sequence[_T], count: int) -> list[tuple[_T, ...]]:
     return [] if left else [tuple(whole[first : first + size]) for first in range(0, len(whole), size)]
 
 
-def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
+def are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
     """Whether a plan for one group is one for each: devices and links."""
     devices = dict(zip(cluster.names, cluster.devices, strict=True))
 
@@ -141,13 +140,11 @@ def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
 
 def _all_reduce_s(pipeline: Pipeline, cluster: Cluster, groups: Groups) -> dict[str, float]:
     """By device of the first group, how long the gradients of its weights take in a ring."""
-    count, sizes = len(groups), dict.fromkeys(pipeline.cluster.names, 0)
+    sizes = dict.fromkeys(pipeline.cluster.names, 0)
     for name, costs in pipeline.graph.placed_costs():
         sizes[pipeline.device_of[name]] += ceil(costs.grad_bytes)
     found: dict[str, float] = {}
     for number, (name, size_bytes) in enumerate(sizes.items()):
         ring = [group[number] for group in groups]
-        links = [cluster.link_between(a, b) for a, b in pairwise([*ring, ring[0]])]
-        turn_s = max([transfer_s(link, -(-size_bytes // count)) for link in links])
-        found[name] = 2 * (count - 1) * turn_s if size_bytes and count > 1 else 0.0
+        found[name] = ring_s(ring_links(cluster, ring), size_bytes)
     return found
