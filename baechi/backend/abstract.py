@@ -119,6 +119,34 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """
         return None
 
+    @property
+    def replicas(self) -> int:
+        """How many replicas of the model there are, each on devices of its own."""
+        return 1
+
+    @property
+    def homes(self) -> Sequence[str]:
+        """The devices whose tensors this process has."""
+        return self.names
+
+    def begin_sum(self, flat: torch.Tensor, place: str) -> Any:
+        """Begin to add up, in place, what the devices with the same part of the model have, one a replica.
+
+        Args:
+            flat: a tensor without gaps.
+            place: where it lies.
+        """
+        raise NotImplementedError
+
+    def end_sum(self, begun: Any, place: str) -> None:
+        """Let work that is issued there from now on use the sum.
+
+        Args:
+            begun: what `begin_sum` returned.
+            place: where the tensor lies.
+        """
+        raise NotImplementedError
+
     def leave(self, tensor: torch.Tensor) -> None:
         """What this thread computes next without the runtime comes after what made a tensor.
 

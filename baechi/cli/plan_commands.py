@@ -1,6 +1,7 @@
 """`baechi profile`, `place`, `fits`, `clusters`, `links`: from a model to a plan, mostly offline."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -228,15 +229,27 @@ def links(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the links between this machine's accelerators by timed copies.
+    """Measure the links between this machine's accelerators by timed copies, or between processes.
 
-    Example: baechi links -o cluster.json
+    Under torchrun it measures from process to process, on one host or several; the first one writes.
+
+    Examples:
+
+        baechi links -o cluster.json
+
+        torchrun --nproc-per-node 2 -m baechi links -o cluster.json
     """
+    from baechi.backend.processes import size_here
     from baechi.measure import links as measured_links
+    from baechi.measure.rank_links import rank_links
 
-    if output is not None:
+    several = size_here() > 1
+    speaks = not several or os.environ.get("RANK") == "0"
+    if output is not None and speaks:
         files.check_output(output)
-    cluster = measured_links(Cluster.discover())
+    cluster = rank_links() if several else measured_links(Cluster.discover())
+    if not speaks:
+        return
     if output is not None:
         cluster.save(output)
     if as_json:

@@ -6,7 +6,8 @@ only order two layers carry nothing; edges from inputs are uploads from the host
 goes to the host, where its inputs come from (`returned` of a node).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -47,6 +48,20 @@ class Tensor(NamedTuple):
 def transfer_s(link: Link, size_bytes: float) -> float:
     """Seconds of a transfer."""
     return link.latency_s + size_bytes / link.bytes_per_s
+
+
+def ring_s(links: Sequence[Link], size_bytes: int) -> float:
+    """Seconds in which the devices of a ring add up a tensor that each of them has.
+
+    R devices take 2 (R - 1) turns, with 1 / R of it in each; the slowest link says how long a turn is.
+    """
+    turn_s = max([transfer_s(link, -(-size_bytes // len(links))) for link in links], default=0.0)
+    return 2 * (len(links) - 1) * turn_s if size_bytes else 0.0
+
+
+def ring_links(cluster: Cluster, ring: Sequence[str]) -> list[Link]:
+    """The links of a ring, from each device to the next one."""
+    return [cluster.link_between(a, b) for a, b in pairwise([*ring, *ring[:1]])]
 
 
 def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float, float]]:

@@ -11,7 +11,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.pipeline import Pipeline
 from baechi.records.schema import DeviceName, Microbatches, Seconds, TotalSeconds
-from baechi.units import format_seconds
+from baechi.units import format_seconds, format_share
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,7 @@ class Replicas(AbstractRecord):
     def step_s(self) -> float:
         """The predicted step: gradients of a device are added up once its last backward is over."""
         timeline = self.pipeline.timeline
-        ends_s = dict.fromkeys(self.pipeline.plan.cluster.names, 0.0)
-        for span in timeline.spans:
-            if span.kind == "compute" and span.where in ends_s:
-                ends_s[span.where] = max(ends_s[span.where], span.end_s)
-        added_s = [end_s + self.all_reduce_s.get(name, 0.0) for name, end_s in ends_s.items()]
+        added_s = [end_s + self.all_reduce_s.get(name, 0.0) for name, end_s in self._ends_s.items()]
         return max([timeline.makespan_s, *added_s])
 
     @cached_property
@@ -104,6 +100,22 @@ class Replicas(AbstractRecord):
         }
 
     @property
+    def hidden_s(self) -> dict[str, float]:
+        """By device of the first group, for how long it adds up gradients while other devices still work."""
+        ends_s, takes_s = self._ends_s, self.all_reduce_s
+        last_s = max(ends_s.values())
+        return {name: min(last_s - end_s, takes_s.get(name, 0.0)) for name, end_s in ends_s.items()}
+
+    @cached_property
+    def _ends_s(self) -> dict[str, float]:
+        """By device of the first group, when its last backward is over."""
+        found = dict.fromkeys(self.pipeline.plan.cluster.names, 0.0)
+        for span in self.pipeline.timeline.spans:
+            if span.kind == "compute" and span.where in found:
+                found[span.where] = max(found[span.where], span.end_s)
+        return found
+
+    @property
     def microbatches_per_s(self) -> float:
         """How many microbatches all replicas together train in a second."""
         return len(self.groups) * self.pipeline.microbatches / self.step_s
@@ -121,6 +133,13 @@ class Replicas(AbstractRecord):
             parts = " + ".join([f"{name} {format_seconds(one_s)}" for name, one_s in self.bound_s.items()])
             lines.append(f"  {self.step_s / bound_s:.3g} times {parts}")
         lines += [f"  {idle} of the {devices} devices have no layer"] if idle else []
+        for name, hidden_s in self.hidden_s.items():
+            sum_s = self.all_reduce_s.get(name, 0.0)
+            if sum_s:
+                lines.append(
+                    f"  {name} adds up gradients for {format_seconds(sum_s)}, "
+                    f"{format_share(hidden_s, sum_s)} of it while other devices still work"
+                )
         for one in self.tried:
             what = one.refused
             if one.step_s is not None:

@@ -10,6 +10,9 @@ from baechi.records.schema import DeviceName, TotalBytes, TotalSeconds, few_of, 
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
+SUM = "sum of gradients"
+"""What a transfer is called, in place of a layer, that adds up gradients of replicas."""
+
 Source = Literal["simulated", "dry run", "measured"]
 
 
@@ -112,6 +115,18 @@ class Timeline(AbstractRecord):
         """Which kind of step it is: one of training has a backward."""
         backward = any([span.phase == "backward" for span in self.spans])
         return "training" if backward else "inference"
+
+    @property
+    def sums_s(self) -> tuple[float, float]:
+        """Seconds in which gradients of replicas are added up, and how many of them while layers still run.
+
+        It is told of all devices that the timeline has: over ranks each process measures its own only.
+        """
+        sums = [span for span in self.spans if span.layer == SUM and span.kind == "transfer"]
+        ran_s = [span.end_s for span in self.spans if span.kind == "compute" and span.layer]
+        last_s = max(ran_s, default=0.0)
+        hidden_s = sum([max(0.0, min(span.end_s, last_s) - span.start_s) for span in sums])
+        return sum([span.end_s - span.start_s for span in sums]), hidden_s
 
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
         """Seconds that a device computed, or a link transferred; work around the model does not count.

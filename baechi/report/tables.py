@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from baechi.records.device import by_kind
+from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline
 from baechi.report.critical import Stretch
 from baechi.report.facts import Facts
@@ -42,6 +43,7 @@ class Table:
 def tables(facts: Facts) -> list[Table]:
     """All that there is to show, in the order in which one reads it."""
     found = [placement(facts), *([apart(facts)] if facts.plan.apart else [])]
+    found += hosts(facts.plan, facts.plan.timeline)
     found += [memory(facts), time(facts), critical(facts), cuts(facts), waiting(facts)]
     found += [candidates(facts)] if facts.candidates else []
     found += [counters(facts.measured)] if facts.measured is not None else []
@@ -252,3 +254,34 @@ def counters(measured: Timeline) -> Table:
         value = format_bytes(count) if name.endswith("_bytes") else str(count)
         rows.append((name.replace("_", " "), value))
     return Table("Measured", ("what", "count"), tuple(rows), ("what",))
+
+
+def hosts(plan: Plan, timeline: Timeline) -> list[Table]:
+    """How busy the devices of each machine are, and what goes between machines; nothing of one machine."""
+    cluster, step_s = plan.cluster, timeline.makespan_s
+    if len(cluster.hosts) < 2:
+        return []
+    used, rows = set(plan.devices_used), []
+    busy = {host.name: sum([timeline.busy_s(name) for name in host.devices]) for host in cluster.hosts}
+    shown, rest = most(cluster.hosts, lambda host: busy[host.name])
+    for host in shown:
+        many = f"{len(used.intersection(host.devices))} of {len(host.devices)}"
+        rows.append((host.name, many, format_share(busy[host.name], len(host.devices) * step_s)))
+    sent: dict[tuple[str, str], list[int]] = {}
+    for span in timeline.spans:
+        ends = [cluster.host_of[end].name for end in span.where.split(">") if end in cluster.host_of]
+        if span.kind == "transfer" and len(set(ends)) == 2:
+            sent.setdefault((ends[0], ends[1]), []).append(span.size_bytes)
+    ways, fewer = most(list(sent), lambda pair: sum(sent[pair]))
+    links = [(f"{a} > {b}", str(len(sent[a, b])), format_bytes(sum(sent[a, b]))) for a, b in ways]
+    columns, headings = ("host", "devices used", "computes"), ("from > to", "transfers", "bytes a step")
+    note = "Computes: of the step, the mean of all devices of the host."
+    more = f" And {len(rest)} more that compute less." if rest else ""
+    left = f"And {len(fewer)} more with fewer bytes." if fewer else ""
+    left = left if links else "Nothing goes there."
+    return [
+        Table("Hosts", columns, tuple(rows), columns[:1], note + more),
+        Table(
+            "Between hosts", headings, tuple(links), headings[:1], left if links else "Nothing goes there."
+        ),
+    ]

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from baechi.cost.transfer import transfer_s
+from baechi.cost.transfer import ring_links, ring_s
 from baechi.errors import PlacementError
 from baechi.place.evaluation import Effort
 from baechi.place.recompute import Recompute
@@ -116,7 +116,7 @@ def _divisions(cluster: Cluster) -> Iterator[tuple[int, Groups]]:
             groups = [tuple([name for host in some for name in host]) for some in _slices(hosts, count)]
         else:
             continue
-        if len(groups) == count and _are_equal(cluster, groups):
+        if len(groups) == count and are_equal(cluster, groups):
             yield count, tuple(groups)
 
 
@@ -126,7 +126,7 @@ def _slices(whole: Sequence[_T], count: int) -> list[tuple[_T, ...]]:
     return [] if left else [tuple(whole[first : first + size]) for first in range(0, len(whole), size)]
 
 
-def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
+def are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
     """Whether a plan for one group is one for each: devices and links."""
     devices = dict(zip(cluster.names, cluster.devices, strict=True))
 
@@ -144,20 +144,19 @@ def _are_equal(cluster: Cluster, groups: Sequence[Sequence[str]]) -> bool:
 
 def _all_reduce_s(pipeline: Pipeline, cluster: Cluster, groups: Groups) -> dict[str, float]:
     """By device of the first group, how long the gradients of its weights take in a ring."""
-    count, sizes = len(groups), dict.fromkeys(pipeline.cluster.names, 0)
+    sizes = dict.fromkeys(pipeline.cluster.names, 0)
     for name, costs in pipeline.graph.placed_costs():
         sizes[pipeline.device_of[name]] += ceil(costs.grad_bytes)
     found: dict[str, float] = {}
-    rings = [list(pairwise([*ring, ring[0]])) for ring in zip(*groups, strict=True)]
-    on_card = _on_card(cluster, [pair for ring in rings for pair in ring])
+    rings = [list(ring) for ring in zip(*groups, strict=True)]
+    sends = [list(pairwise([*ring, ring[0]])) for ring in rings]
+    on_card = _on_card(cluster, [pair for ring in sends for pair in ring])
     for number, (name, size_bytes) in enumerate(sizes.items()):
         links = [
             replace(link, bytes_per_s=link.bytes_per_s / on_card.get(pair, 1))
-            for pair in rings[number]
-            for link in [cluster.link_between(*pair)]
+            for pair, link in zip(sends[number], ring_links(cluster, rings[number]), strict=True)
         ]
-        turn_s = max([transfer_s(link, -(-size_bytes // count)) for link in links])
-        found[name] = 2 * (count - 1) * turn_s if size_bytes and count > 1 else 0.0
+        found[name] = ring_s(links, size_bytes)
     return found
 
 

@@ -75,6 +75,20 @@ class RankDevices(AbstractBackend):
     def arrives(self, tensor: torch.Tensor, source: str, there_s: float) -> None:
         """It was received: what is issued here from now on comes after that time."""
 
+    @property
+    def replicas(self) -> int:
+        return self.wires.replicas
+
+    @property
+    def homes(self) -> Sequence[str]:
+        return (self.own,)
+
+    def begin_sum(self, flat: torch.Tensor, place: str) -> Any:
+        return self.wires.begin_sum(flat)
+
+    def end_sum(self, begun: Any, place: str) -> None:
+        self.wires.wait_for_sum(begun)
+
     def draw_state(self) -> torch.Tensor:
         """The state of the generator that this process's device draws from."""
         return state_of(self._drawing)

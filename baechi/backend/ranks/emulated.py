@@ -9,6 +9,8 @@ So each rank comes by the times of one process that emulates all devices, with a
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,6 +20,9 @@ from baechi.backend.sends import note_sent
 from baechi.backend.transfer import receive
 from baechi.backend.virtual import current
 from baechi.backend.virtual.devices import VirtualDevices
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.sums import Sum
+from baechi.errors import PlanError
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes
 
@@ -53,6 +58,39 @@ class VirtualRanks(RankDevices, VirtualDevices):
         emulator = current.at_work()
         if emulator is not None:
             emulator.begin_at(now_s)
+
+    def begin_sum(self, flat: torch.Tensor, place: str) -> Any:
+        with self.packing():
+            begun = super().begin_sum(flat, place)
+        emulator = current.at_work()
+        if emulator is None:
+            return begun, None
+        return begun, self._with_latest(self.sum_issued(emulator, flat, place, self._ring(emulator, place)))
+
+    def end_sum(self, begun: Any, place: str) -> None:
+        summed, latest = begun
+        with self.packing():
+            super().end_sum(summed, place)
+        if latest is not None:
+            asked, ready_s, sent = latest
+            self.wires.wait_for_sum(asked)
+            self.sum_over(replace(sent, ready_s=ready_s.item()), place)
+
+    def _with_latest(self, sent: Sum) -> tuple[int, torch.Tensor, Sum]:
+        """A sum begins when the last replica has what is added up: ask for that time."""
+        with self.packing():
+            ready_s = torch.tensor([sent.ready_s], dtype=torch.float64)
+            return self.wires.begin_sum(ready_s, latest=True), ready_s, sent
+
+    def _ring(self, emulator: Emulator, place: str) -> Sequence[int]:
+        """The devices of a sum, by their places in the cluster that is emulated."""
+        size, there = self.wires.size, len(emulator.cluster)
+        if there != size * self.replicas:
+            raise PlanError(
+                f"{self.replicas} replicas of {size} ranks have {size * self.replicas} devices, and the "
+                f"emulated cluster has {there}: use Cluster.virtual({size * self.replicas}, ranks=True)"
+            )
+        return range(self.ranks[place], there, size)
 
     def packing(self) -> AbstractContextManager[object]:
         return without_dispatch_modes()

@@ -211,10 +211,11 @@ class Wires:
 
     # --- replicas
 
-    def begin_sum(self, flat: torch.Tensor) -> int:
-        """Begin to add up what the ranks with the same part of the model have, in place."""
+    def begin_sum(self, flat: torch.Tensor, *, latest: bool = False) -> int:
+        """Begin to add up what the ranks with the same part of the model have, in place, or take the last."""
+        what = distributed.ReduceOp.MAX if latest else distributed.ReduceOp.SUM
         with self._watched(self._across):
-            return self._noted((distributed.all_reduce(flat, group=self.across, async_op=True), flat))
+            return self._noted((distributed.all_reduce(flat, what, self.across, async_op=True), flat))
 
     def wait_for_sum(self, begun: int) -> None:
         """Wait until it is added up."""

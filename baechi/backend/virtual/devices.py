@@ -19,6 +19,7 @@ from baechi.backend.virtual.inside import InFunctionalOp, InLayer, InRank, emula
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.issuers import Thread
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
+from baechi.backend.virtual.machine.sums import Sum
 from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.backend.virtual.torch_names import torch_devices
 from baechi.records.cluster import HOST
@@ -202,6 +203,39 @@ class VirtualDevices(AbstractBackend):
         emulator = current.at_work()
         if emulator is not None:
             emulator.spend(what, emulator.index.get(place, emulator.index_of_host), times)
+
+    @property
+    def replicas(self) -> int:
+        emulator = current.at_work()
+        return 1 if emulator is None else emulator.replicas
+
+    def begin_sum(self, flat: torch.Tensor, place: str) -> Sum | None:
+        emulator = self._emulator(place)
+        if emulator is None:
+            return None
+        size = len(emulator.cluster) // emulator.replicas
+        ring = range(emulator.index[place] % size, len(emulator.cluster), size)
+        return self.sum_issued(emulator, flat, place, ring)
+
+    def end_sum(self, begun: Any, place: str) -> None:
+        if begun is not None:
+            self.sum_over(begun, place)
+
+    def sum_issued(self, emulator: Emulator, flat: torch.Tensor, place: str, ring: Sequence[int]) -> Sum:
+        """The host issues a sum of a ring of devices, each of which has what is to be added up."""
+        emulator.raise_fault()
+        self.spend("transfer", place)
+        with emulator.lock:
+            mark = mark_of(flat)
+            block = None if mark is None else emulator.allocator.block(flat, mark)
+            size_bytes = flat.numel() * flat.element_size()
+            return emulator.begin_sum(ring, emulator.index[place], size_bytes, block)
+
+    def sum_over(self, sum_: Sum, place: str) -> None:
+        """What is issued at a place from now on comes after a sum."""
+        emulator = self._emulator(place)
+        if emulator is not None:
+            self.wait(self.compute_stream(place), emulator.end_sum(sum_))
 
     def wait_on_host(self, event: Event | None, place: str) -> None:
         emulator = self._emulator(place)

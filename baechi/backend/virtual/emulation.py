@@ -52,12 +52,13 @@ class Emulation(UntracedDispatchMode):
     Args:
         cluster: an emulated cluster.
         shapes: for a dry run: infers operators' results without computing them; None runs them for real.
+        replicas: for a dry run: into how many groups the devices are divided, of which the first one runs.
 
     Raises:
         BaechiError: the cluster is not emulated, or another one is emulated already.
     """
 
-    def __init__(self, cluster: Cluster, shapes: ShapeKernels | None = None) -> None:
+    def __init__(self, cluster: Cluster, shapes: ShapeKernels | None = None, replicas: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not cluster.emulated:
             raise BaechiError(
@@ -68,7 +69,8 @@ class Emulation(UntracedDispatchMode):
                 f"{', '.join(cluster.names)} are of several processes, and none of them knows alone which "
                 'transfer comes first to a device: emulate them with reception="free"'
             )
-        self.emulator = Emulator(cluster, shapes, cluster.ranks if size_here() == 1 else ())
+        ranks = cluster.ranks if size_here() == 1 else ()
+        self.emulator = Emulator(cluster, shapes, ranks, replicas)
         self._identity = Identity(self.emulator)
         self._run_kernel = _run if shapes is None else shapes.run
         self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)

@@ -13,7 +13,7 @@ from baechi.report.measurement import measured_beside
 from baechi.report.pipeline.facts import PipelineFacts, fullest
 from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.report.pipeline.verdict import pipeline_verdict
-from baechi.report.tables import Table, most
+from baechi.report.tables import Table, hosts, most
 from baechi.report.words import DrawnTable, Words, facts_grid, shortened
 from baechi.units import binary_unit, counted, format_bytes, format_seconds, format_share, in_unit
 
@@ -76,7 +76,7 @@ def headline(facts: PipelineFacts) -> str:
 
 def tables(facts: PipelineFacts) -> list[Table]:
     """All tables, in the order in which one reads them."""
-    found = [*against_unsplit(facts), devices(facts)]
+    found = [*against_unsplit(facts), devices(facts), *hosts(facts.pipeline.plan, facts.timeline)]
     return [*found, orders(facts), front(facts)] if facts.pipeline.tried else found
 
 

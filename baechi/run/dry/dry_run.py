@@ -9,7 +9,7 @@ is what the emulated cluster would measure, also for models too large for this m
 """
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from baechi.backend.virtual.emulation import Emulation
 from baechi.cost.gpus import computes_on_gpus
 from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import BaechiError, DryRunError, PlanError
+from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.stages import Stages
@@ -46,28 +47,35 @@ def dry_run(
     steps: int = 2,
     reorder: Reorder = True,
     microbatches: Microbatches | None = None,
+    whole: Cluster | None = None,
 ) -> Timeline:
-    """Run a plan without values."""
+    """Run a plan without values; in replicas, where `whole` has the devices of all of them."""
     refuse_distributed(model)
     if isinstance(optimizer, str):
         optimizer_costs(optimizer)  # raises for an unknown name, and lists the known ones
     if steps < 1:
         raise ValueError(f"steps is {steps}: at least one has to run")
+    asked = _Asked(optimizer, steps, reorder, microbatches, whole)
     try:
-        return _run(model, inputs, plan, optimizer, steps, reorder, microbatches)
+        return _run(model, inputs, plan, asked)
     except DeviceMemoryError:  # again without limits: the caller learns by how many bytes it is too much
-        return _run(model, inputs, _without_limits(plan), optimizer, steps, reorder, microbatches)
+        whole = None if whole is None else _without_limits(whole)
+        unlimited = replace(plan, cluster=_without_limits(plan.cluster))
+        return _run(model, inputs, unlimited, replace(asked, whole=whole))
 
 
-def _run(
-    model: nn.Module,
-    inputs: Inputs,
-    plan: Plan,
-    optimizer: Optimizer,
-    steps: int,
-    reorder: Reorder,
-    microbatches: Microbatches | None,
-) -> Timeline:
+@dataclass(frozen=True)
+class _Asked:
+    """How a plan runs; see `dry_run`."""
+
+    optimizer: Optimizer
+    steps: int
+    reorder: Reorder
+    microbatches: Microbatches | None
+    whole: Cluster | None
+
+
+def _run(model: nn.Module, inputs: Inputs, plan: Plan, asked: _Asked) -> Timeline:
     cluster = plan.cluster  # ranks receive on each link for itself
     reception = "free" if cluster.ranks else cluster.reception
     emulated = replace(plan, cluster=replace(cluster, emulated=True, reception=reception))
@@ -79,25 +87,25 @@ def _run(
         try:
             if plan.graph.training != model.training:
                 model.train(plan.graph.training)
-            assign(model, emulated, reorder=reorder, microbatches=microbatches, stages=stages)
+            assign(model, emulated, reorder=asked.reorder, microbatches=asked.microbatches, stages=stages)
             # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
             # which the emulation runs with, they would not
             foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
-            return _stepped(model, inputs, emulated, optimizer, steps, foreach)
+            return _stepped(model, inputs, emulated, asked, foreach)
         except Exception as error:  # the model's code may raise anything on valueless tensors
             explained = _explained(error, plan)
             raise explained from explained.__cause__
 
 
-def _stepped(
-    model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, foreach: bool | None
-) -> Timeline:
+def _stepped(model: nn.Module, inputs: Inputs, plan: Plan, asked: _Asked, foreach: bool | None) -> Timeline:
     """The steps. What is valueless is held by this frame only, so that it is gone when the frame is."""
     training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
-    updates = optimizer_for(optimizer, model, foreach=foreach) if training else None
+    updates = optimizer_for(asked.optimizer, model, foreach=foreach) if training else None
     args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
-    with Emulation(plan.cluster, ShapeKernels()) as emulation, torch.set_grad_enabled(training):
-        for _ in range(steps):
+    cluster = plan.cluster if asked.whole is None else replace(asked.whole, reception="free")
+    emulated = Emulation(cluster, ShapeKernels(), len(cluster) // len(plan.cluster))
+    with emulated as emulation, torch.set_grad_enabled(training):
+        for _ in range(asked.steps):
             emulation.synchronize()  # so that each step begins with idle devices
             if training:
                 train(model, args, kwargs, updates, accumulate=accumulate)
@@ -144,9 +152,9 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _without_limits(plan: Plan) -> Plan:
-    devices = tuple([replace(device, memory_bytes=_NO_LIMIT_BYTES) for device in plan.cluster.devices])
-    return replace(plan, cluster=replace(plan.cluster, devices=devices))
+def _without_limits(cluster: Cluster) -> Cluster:
+    devices = tuple([replace(device, memory_bytes=_NO_LIMIT_BYTES) for device in cluster.devices])
+    return replace(cluster, devices=devices)
 
 
 def _is_cpu(plan: Plan) -> bool:

@@ -28,6 +28,7 @@ from baechi.run.pipeline.call_result import Batch, Returned, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.programs.averages import Averages
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Compiled
@@ -115,7 +116,9 @@ class Whole:
         self._loop.run(tasks)
         wait_for_all_sends(self._backend)
         self._bound.captured.tell(self._compiler)
-        return self._loop.gradients(leaves)
+        averages = Averages(self._backend)
+        averages.begin(leaves, self._loop.totals, self._loop.places_of)
+        return averages.finish(leaves, self._loop.gradients(leaves))
 
 
 def call_in_parts(
@@ -189,7 +192,7 @@ class InParts:
             self._values.append(values)
         random = any(one.is_random for one in graphs)
         self._draws = random_states(self._backend, (), len(bounds)) if random else []
-        self._loop = self._made_loop()
+        self._loop, self._averages = self._made_loop(), Averages(self._backend)
         self._in_parts = batch_parts = [one for _, _, each in self._batch.parts.leaves for one in each]
         inputs = [whole for whole, _, _ in self._batch.parts.leaves]
         self._weights = leaves_of(self._values, set(map(id, batch_parts)))
@@ -207,6 +210,8 @@ class InParts:
         backend.spend("waiting_gradient", backend.host, len(self._leaves))
         backend.spend("microbatch", backend.host, len(self._values))
         self._loop.run(self._tasks_now())
+        if self._losses:
+            self._averages.begin(self._weights, self._loop.totals, self._loop.places_of)
         _write(self._loop, self._bounds[-1], self._values[-1], backend, waits=not self._losses)
         self._runtime.counts["programs"] = self._loop.count
         wait_for_all_sends(backend)
@@ -308,11 +313,12 @@ class InParts:
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Those of weights, then of inputs."""
+        number = len(self._weights)
         found = self._loop.gradients([*self._weights, *self._in_parts])
-        for part, grad in zip(self._in_parts, found[len(self._weights) :], strict=True):
+        for part, grad in zip(self._in_parts, found[number:], strict=True):
             part.grad = grad
         ofinputs = [joined_gradient(self._backend, *leaf) for leaf in self._batch.parts.leaves]
-        return [*found[: len(self._weights)], *ofinputs]
+        return [*self._averages.finish(self._weights, found[:number]), *ofinputs]
 
 
 def _write(loop: Loop, bound: Bound, values: Values, backend: AbstractBackend, *, waits: bool) -> None:

@@ -259,6 +259,10 @@ class Loop:
                 found.append(total)
         return found
 
+    def places_of(self, leaf: int) -> list[str]:
+        """Where parts of a gradient were made, by `id` of its leaf."""
+        return [place for name, place in self.totals if name == leaf]
+
     def _parts_of(
         self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
     ) -> list[Callable[[], torch.Tensor]]:

@@ -25,11 +25,12 @@ from baechi.run.pipeline.batch.join import loss_in
 from baechi.run.pipeline.call_result import Batch, Returned, ended, no_root
 from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.programs.averages import Averages
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
 from baechi.run.programs.capture import Bound, kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
-from baechi.run.ranks.averages import Averages, from_first_replica
+from baechi.run.ranks.first_replica import from_first_replica
 from baechi.run.ranks.loop import RankLoop
 from baechi.run.ranks.outputs import output_here, scalars_shared
 from baechi.run.ranks.schedule import Schedule
@@ -194,7 +195,7 @@ class _WholeInRanks(Whole):
             loop.act(schedule, 1)
             wait_for_all_sends(self._ranks)
             averages = Averages(self._ranks)
-            averages.begin(schedule, leaves, loop.totals)
+            averages.begin(leaves, loop.totals, schedule.places_of)
             found = averages.finish(leaves, loop.gradients(leaves))
             _note_gradients(schedule, leaves)
         return [
@@ -225,7 +226,6 @@ class _InRanks(InParts):
         kind = id(self._pipeline), tuple(self._losses)
         self._schedule = _scheduled((self._runtime, model), self._bounds, self.values, kind, [self._now()])
         self._rank_loop = RankLoop(self._ranks, self.values, self._draws, self._schedule)
-        self._averages = Averages(self._ranks)
         return self._rank_loop
 
     def run(self) -> Any:
@@ -234,7 +234,7 @@ class _InRanks(InParts):
         agree(self._runtime, self._schedule, 0, Inputs(*self._inputs))
         loop.act(self._schedule, 0, self._seed_here)
         if self._losses:
-            self._averages.begin(self._schedule, self._weights, loop.totals)
+            self._averages.begin(self._weights, loop.totals, self._schedule.places_of)
         loop.write((), waits=not self._losses)
         wait_for_all_sends(self._ranks)
         from_first_replica(self._ranks, loop.written())

@@ -81,6 +81,10 @@ class Schedule:
         """No further phase comes: the values of the call that it was made for are let go."""
         self._values, self._inputs = (), []
 
+    def places_of(self, leaf: int) -> list[str]:
+        """Where parts of a gradient are made, by `id` of its leaf."""
+        return list(self.gradients.get(leaf, ()))
+
     def words(self, one: Action) -> str:
         """What an action computes, or brings: whose forward or backward."""
         if isinstance(one, Computation):

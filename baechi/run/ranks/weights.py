@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from baechi.backend.ranks.devices import RankDevices
-from baechi.run.ranks.averages import from_first_replica
+from baechi.run.ranks.first_replica import from_first_replica
 from baechi.torchlib.elsewhere import ElsewhereTensor, leave_elsewhere
 from baechi.torchlib.private.groups import TOTAL_NORM, TOTAL_NORM_BY_NAME, grouped_by_kind, norms_of
 from baechi.torchlib.tensors.storage import storage_object

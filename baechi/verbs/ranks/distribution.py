@@ -35,6 +35,7 @@ from baechi.verbs.application import renamed, seats
 from baechi.verbs.pipeline.microbatches import tell_norms
 from baechi.verbs.pipeline.request import Splitting
 from baechi.verbs.ranks.fingerprint import check_alike, fingerprint
+from baechi.verbs.replicas import are_equal
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,9 @@ def check_replicas(replicas: object, *, alone: bool) -> None:
 
 def ranks_cluster(asked: Cluster | None = None) -> Cluster:
     """The devices of all ranks: those that were asked for, else as rank 0 knows them."""
-    if asked is not None:
-        return asked
     ways, own = wires(), own_device()
+    if asked is not None:
+        return _of_first_replica(asked, ways.size, ways.replicas)
     name, link = name_of(ways.rank, str(own)), _BETWEEN
     if own.type == "cpu":
         sheet = {**datasheet("CPU"), "memory_bytes": free_host_bytes() // (ways.size * ways.replicas)}
@@ -95,6 +96,24 @@ def ranks_cluster(asked: Cluster | None = None) -> Cluster:
     found = ways.from_first(ways.gather_all(mine))
     places = [found[place :: ways.size] for place in range(ways.size)]
     return Cluster(tuple([_least([one for one, _ in each]) for each in places]), link=found[0][1])
+
+
+def _of_first_replica(cluster: Cluster, size: int, replicas: int) -> Cluster:
+    """Of the devices that were asked for, those of a replica, which the plan is for."""
+    if replicas == 1 or (len(cluster) == size and not cluster.emulated):
+        return cluster
+    if len(cluster) != size * replicas:
+        raise PlanError(
+            f"the cluster has {len(cluster)} devices, and {replicas} replicas of {size} processes have "
+            f"{size * replicas}: give all of them, as Cluster.virtual({size * replicas}, ranks=True) has them"
+        )
+    groups = [cluster.names[first : first + size] for first in range(0, len(cluster), size)]
+    if not are_equal(cluster, groups):
+        raise PlanError(
+            f"replicas need equal devices and links, and those of {', '.join(groups[0])} differ: "
+            "order devices so that replicas are alike"
+        )
+    return cluster.part(groups[0])
 
 
 def _least(devices: Sequence[Device]) -> Device:

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from run.ranks.models import built
+from run.ranks.models import ROWS, built
 
 import baechi
+from baechi.records.cluster import Cluster
 from baechi.records.pipeline import Pipeline
 
 _WARM_UP = 4
@@ -20,11 +21,15 @@ class Emulated(NamedTuple):
         spans: by device or link, kind and phase, start and end.
         peak_bytes: by device.
         loss: of the step.
+        makespan_s: how long it takes.
+        ends_s: by device, when the last layer's backward is over there.
     """
 
     spans: list[tuple[Any, ...]]
     peak_bytes: dict[str, int]
     loss: float
+    makespan_s: float
+    ends_s: dict[str, float]
 
 
 def over_ranks(name: str, devices: int, number: int, order: str, *, apart: bool = False, **more: Any) -> str:
@@ -39,11 +44,18 @@ def over_ranks(name: str, devices: int, number: int, order: str, *, apart: bool 
     return baechi.pipeline(plan, number, order).to_json()  # type: ignore[arg-type]
 
 
-def emulated(name: str, text: str, steps: int = 2) -> list[Emulated]:
-    """Steps of training, as far as they are emulated here."""
+def emulated(
+    name: str, text: str, steps: int = 2, whole: str = "", rows: int = ROWS, replicas: int | None = None
+) -> list[Emulated]:
+    """Steps of training, as far as they are emulated here; `whole` has the devices of all replicas."""
     model, batch = built(name)
     pipeline = Pipeline.from_json(text)
-    cluster, data = pipeline.plan.cluster, [batch() for _ in range(steps)]
+    cluster = Cluster.from_json(whole) if whole else pipeline.plan.cluster
+    data = [batch() for _ in range(steps)]
+    if whole and replicas is None:
+        replicas = len(cluster) // len(pipeline.plan.cluster)
+    if replicas is not None and baechi.replica(replicas).own:  # each has rows of its own
+        data = [{key: one[:rows] for key, one in batch().items()} for _ in range(steps)]
     optimizer = torch.optim.AdamW(model.parameters(), 0.05)
     baechi.distribute(
         model,
@@ -54,6 +66,7 @@ def emulated(name: str, text: str, steps: int = 2) -> list[Emulated]:
         loss_weights="rows",
         coupled="accept",
         compile=baechi.Stages(backend="aot_eager"),
+        replicas=replicas,
     )
     torch.manual_seed(7)
 
@@ -73,8 +86,18 @@ def emulated(name: str, text: str, steps: int = 2) -> list[Emulated]:
             loss = step(inputs)
             timeline = baechi.last_step(model)
             spans = [(s.where, s.kind, s.phase, s.start_s, s.end_s, s.size_bytes) for s in timeline.spans]
-            found.append(Emulated(spans, dict(timeline.peak_bytes), loss.item()))
+            peaks = dict(timeline.peak_bytes)
+            found.append(Emulated(spans, peaks, loss.item(), timeline.makespan_s, ends_of(timeline)))
             del loss  # as a training loop's function does at its end
+    return found
+
+
+def ends_of(timeline: baechi.Timeline) -> dict[str, float]:
+    """By device, when the last layer is over there."""
+    found: dict[str, float] = {}
+    for span in timeline.spans:
+        if span.kind == "compute" and span.layer:
+            found[span.where] = max(found.get(span.where, 0.0), span.end_s)
     return found
 
 
@@ -83,4 +106,4 @@ def dry(name: str, text: str) -> Emulated:
     model, batch = built(name)
     timeline = baechi.dry_run(model, batch(), Pipeline.from_json(text), optimizer="adamw")
     spans = [(s.where, s.kind, s.phase, s.start_s, s.end_s, s.size_bytes) for s in timeline.spans]
-    return Emulated(spans, dict(timeline.peak_bytes), 0.0)
+    return Emulated(spans, dict(timeline.peak_bytes), 0.0, timeline.makespan_s, ends_of(timeline))

@@ -11,7 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import baechi
 from baechi.records.pipeline import Pipeline
-from baechi.run.ranks.averages import Averages
+from baechi.run.programs.averages import Averages
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.groups import default_store
 

@@ -23,13 +23,15 @@ from baechi.backend.virtual.machine.issuers import Thread, Worked
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import Operation, StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
+from baechi.backend.virtual.machine.sums import Sum
 from baechi.backend.virtual.machine.threads import RunToken
 from baechi.backend.virtual.machine.work import Work
 from baechi.cost.clock import COMPUTE, Clock, Job
 from baechi.cost.machine import Machine
+from baechi.cost.transfer import ring_links, ring_s
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import HostWork
-from baechi.records.timeline import Phase, Timeline
+from baechi.records.timeline import SUM, Phase, Timeline
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.tensors.storage import mark_of
 
@@ -43,12 +45,17 @@ class Emulator:
         cluster: the devices.
         shapes: what runs operators in a dry run; None otherwise.
         ranks: by device, whose host issues for it; empty where one host has all of them.
+        replicas: how many groups of devices train, of which the first one runs here.
     """
 
     def __init__(
-        self, cluster: Cluster, shapes: ShapeKernels | None = None, ranks: Sequence[int] = ()
+        self,
+        cluster: Cluster,
+        shapes: ShapeKernels | None = None,
+        ranks: Sequence[int] = (),
+        replicas: int = 1,
     ) -> None:
-        self.cluster, self.ranks = cluster, ranks
+        self.cluster, self.ranks, self.replicas = cluster, ranks, replicas
         self.shapes = shapes
         self.index = {name: place for place, name in enumerate(cluster.names)}
         self.index_of_host = len(cluster)
@@ -59,6 +66,7 @@ class Emulator:
         self._clock = Clock(Machine(cluster))
         self._compute = [Stream(place, f"{name}/compute") for name, place in self.index.items()]
         self._transfer: dict[tuple[int, int], tuple[Stream, Stream]] = {}
+        self._sums: dict[int, Stream] = {}
         self._sides: WeakSet[Stream] = WeakSet()
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
@@ -225,6 +233,38 @@ class Emulator:
         job.start_s = job.over_s = job.end_s = there_s
         job.waiters = None
         return Event({**rx.seen, rx.number: rx.epoch}, (job,))
+
+    def begin_sum(self, ring: Sequence[int], device: int, size_bytes: int, block: Block | None) -> Sum:
+        """Issue the sum of what the devices of a ring have."""
+        thread, names = self.thread, self.cluster.names
+        host = thread.issuer(device, works=True)
+        _, _, record = self._attribution(thread)
+        thread.work(host, self._launch_s)
+        stream = self._sums.setdefault(device, Stream(device, f"{names[device]}/sums"))
+        compute = self.stream(device)
+        compute.follow(host)
+        event = compute.record()
+        stream.wait(event)
+        stream.awaited.clear()
+        access = Access(stream, stream.advance(host), SUM, "")
+        if block is not None:
+            block.written(access)
+        following = ring[(list(ring).index(device) + 1) % len(ring)]
+        links = ring_links(self.cluster, [names[one] for one in ring])
+        return Sum(
+            Operation(device, following, size_bytes, SUM, SUM, "backward"),
+            record,
+            stream,
+            access.epoch,
+            max(host.now_s, self._clock.finish(event.jobs)),
+            ring_s(links, size_bytes),
+        )
+
+    def end_sum(self, sum_: Sum) -> Event:
+        """A sum runs; what comes after it waits for the event."""
+        sum_.run()
+        stream = sum_.stream
+        return Event({**stream.seen, stream.number: sum_.epoch}, (sum_.job,))
 
     def begin_at(self, now_s: float) -> None:
         """The step that has just begun begins at a time at which all ranks are there."""
