@@ -16,6 +16,7 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values, itself
 from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Row, Schedule
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.tensors.layout import strides_without_gaps
 
@@ -271,8 +272,11 @@ class RankLoop(Loop):
         self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
     ) -> list[Callable[[], torch.Tensor]]:
         backend, own = self._backend, dict(made)
+        places = self._schedule.gradients.get(id(leaf), {})
+        if isinstance(leaf, ElsewhereTensor) and backend.own not in places:
+            return []
         home, found = backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
-        for place in self._schedule.gradients.get(id(leaf), ()):
+        for place in places:
             if place == home == backend.own:
                 found.append(partial(itself, own[place]))
             elif place == backend.own:

@@ -18,6 +18,7 @@ from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
 from baechi.records.plan import Plan
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.tensors.layout import strides_without_gaps
 
 STATE: Slot = -1
@@ -61,6 +62,7 @@ class Schedule:
         arrivals: by microbatch and slot of a copy, the transfer that brings it.
         gradients: by `id` of a leaf, the places where parts of its gradient are made, in the order in which
             they are added up.
+        absent: by `id` of a leaf of another rank, what stands here for its gradient; it has no values.
         state_at: by microbatch, the rank that drew last.
         draws: whether any program draws.
         phases: what this rank does, phase by phase: forward and backward, or both in one.
@@ -79,6 +81,7 @@ class Schedule:
         self.transfers: list[Transfer] = []
         self.arrivals: dict[tuple[int, Slot], Transfer] = {}
         self.gradients: dict[int, dict[str, None]] = {}
+        self.absent: dict[int, ElsewhereTensor] = {}
         self.state_at = [0] * len(values)
         self.draws = False
         self.phases: list[list[Action]] = []
