@@ -275,5 +275,5 @@ def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:
     if missing and any(isinstance(kinds, Mapping) for kinds in times) and graph.total("moved_bytes"):
         from baechi.measure import estimate
 
-        estimate(graph, missing, cluster.launch_s)
+        estimate(graph, cluster, missing)
     return graph

@@ -101,7 +101,11 @@ class IndexedGraph:
     def of(
         cls, graph: LayerGraph, *, spread: bool = False, alone: bool = False, apart: bool = False
     ) -> "IndexedGraph":
-        """Index a graph."""
+        """Index a graph.
+
+        `spread` and `alone` are for what travels: see `tensors`. With `apart` functional ops may lie apart
+        from what they follow: see `LayerGraph.groups`.
+        """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
         costs_of = dict(graph.placed_costs())

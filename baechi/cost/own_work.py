@@ -23,6 +23,7 @@ class OwnWork:
 
     Args:
         call_s: by layer, for its call, if the model is on several devices.
+        lane_s: by layer, more for its call in a microbatch.
         waiting_s: more for a call that waits.
         transfer_s: by tensor, for a transfer of it in forward.
         fetch_s: by tensor that the host fetches, for its transfer.
@@ -30,6 +31,7 @@ class OwnWork:
     """
 
     call_s: list[float]
+    lane_s: list[float]
     waiting_s: float
     transfer_s: list[float]
     fetch_s: list[float]
@@ -43,7 +45,8 @@ class OwnWork:
         trained = [training and _trained(layer) for layer in indexed.costs]
         ways_s = costs.transfer_s, costs.gradient_transfer_s
         return cls(
-            [_call_s(costs, layer) for layer in indexed.costs],
+            [_call_s(layer, costs.layer_call_s, costs.functional_op_s) for layer in indexed.costs],
+            [_call_s(layer, costs.lane_layer_s, costs.lane_op_s) for layer in indexed.costs],
             costs.waiting_layer_s,
             [
                 ways_s[maker != FROM_HOST and (trained[maker] or (training and bool(graded)))]
@@ -59,7 +62,7 @@ def _trained(layer: LayerCosts) -> bool:
     return layer.host_backward_s > 0 or layer.upstream_grad_bytes > 0
 
 
-def _call_s(costs: HostCosts, layer: LayerCosts) -> float:
+def _call_s(layer: LayerCosts, layer_s: float, functional_op_s: float) -> float:
     if layer.kind == "layer":
-        return costs.layer_call_s
-    return costs.functional_op_s if layer.host_forward_s and not layer.on_host else 0.0
+        return layer_s
+    return functional_op_s if layer.host_forward_s and not layer.on_host else 0.0

@@ -1,7 +1,7 @@
 """What travels between devices, and how long that takes.
 
 A tensor travels to a device once, however many layers read it there: transfers are keyed by
-(source layer, tensor, target device). The original charged time and memory for every edge. Edges that
+(source layer, tensor, target device). The paper's code charged time and memory for every edge. Edges that
 only order two layers carry nothing; edges from inputs are uploads from the host. What the model returns
 goes to the host, where its inputs come from (`returned` of a node).
 """
@@ -59,7 +59,11 @@ def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float, float]]:
 
 
 def tensors(graph: LayerGraph, *, spread: bool = False, alone: bool = False) -> list[Tensor]:
-    """The tensors that layers hand to each other."""
+    """The tensors that layers hand to each other.
+
+    With `spread`, as a model on several devices has them: functional ops on inputs run on the host. With
+    `alone`, as one on a single device: inputs travel whole.
+    """
     found: list[Tensor] = []
     on_host = {name for name, costs in graph.placed_costs() if costs.on_host} if spread else ()
     for source, edges in graph.adjacency():

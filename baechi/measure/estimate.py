@@ -4,26 +4,28 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from baechi.cost.roofline import Work
+from baechi.cost.roofline import BACKWARD_PER_FORWARD, Work
+from baechi.records.cluster import Cluster
 from baechi.records.datasheet import datasheet
-from baechi.records.device import Device
+from baechi.records.device import Device, HostCosts, HostWork
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 
 logger = logging.getLogger(__name__)
 
+_OPERATORS: tuple[HostWork, ...] = ("view", "operator", "product", "convolution")
 _HOST = Device("this machine", **datasheet("CPU"))
 
 
-def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
-    """Put estimated seconds onto a graph, by kind of device."""
+def estimate(graph: LayerGraph, cluster: Cluster, devices: Iterable[Device] | None = None) -> None:
+    """Put estimated seconds onto a graph, by kind of device; of all devices, if none are given."""
     if graph.graph.get("uncounted"):
         logger.warning(
             "no formula says how much %s computes: its layers are estimated by the bytes that they move "
             "(measure them: source='hooks' or 'layers')",
             ", ".join(graph.graph["uncounted"]),
         )
-    by_kind = {device.kind: device for device in devices}
+    by_kind = {device.kind: device for device in (cluster.devices if devices is None else devices)}
     for name in graph.placed():
         data = graph.nodes[name]
         data["forward_s"] = _others(data, "forward_s") | {
@@ -33,16 +35,30 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
             data["backward_s"] = _others(data, "backward_s") | {
                 kind: _seconds(graph, name, device, True) for kind, device in by_kind.items()
             }
-    estimate_issue(graph, launch_s)
+    estimate_issue(graph, cluster.launch_s, cluster.host)
 
 
-def estimate_issue(graph: LayerGraph, launch_s: float) -> None:
-    """Put on a graph how long the host takes to issue each layer."""
-    for name in graph.placed():
-        data = graph.nodes[name]
-        data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
+def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts | None) -> None:
+    """Put on a graph how long the host takes to issue each layer: launches, and what torch does itself."""
+    of_torch = host or HostCosts()
+    for name, costs in graph.placed_costs():
+        data, work = graph.nodes[name], dict(costs.host_work or {})
+        kernels = Work.of(graph, name, backward=False).kernels
+        data["host_forward_s"] = kernels * launch_s + of_torch.seconds_of(work)
         if graph.training:
-            data["host_backward_s"] = Work.of(graph, name, backward=True).kernels * launch_s
+            kernels = Work.of(graph, name, backward=True).kernels
+            if graph.graph.get("backward_captured", False):
+                work = _of_backward(costs, accumulate=graph.graph.get("accumulate", False))
+            else:  # it calls no module, and records nothing
+                work = {what: BACKWARD_PER_FORWARD * work.get(what, 0) for what in _OPERATORS}
+            data["host_backward_s"] = kernels * launch_s + of_torch.seconds_of(work)
+
+
+def _of_backward(costs: LayerCosts, *, accumulate: bool) -> dict[HostWork, float]:
+    """What torch does on the host in a backward, which puts or adds the gradient of each weight."""
+    work, weights = dict(costs.backward_host_work or {}), Work.of_additions(costs).kernels
+    each: tuple[HostWork, HostWork] = ("node", "operator" if accumulate else "view")
+    return work | {what: work.get(what, 0) + weights for what in each}
 
 
 def estimate_additions(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:

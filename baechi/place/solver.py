@@ -38,7 +38,7 @@ class LinearProgram:
         return len(self._costs) - 1
 
     def at_least(self, least: float, terms: Iterable[Term]) -> None:
-        """Add a rule: a sum is at least so much."""
+        """Add a constraint: a sum is at least so much."""
         self._least.append(least)
         self._begins.append(len(self._variables))
         for variable, factor in terms:

@@ -286,6 +286,14 @@ class HostCosts:
         taken_s: float = getattr(self, f"{what}_s")
         return taken_s
 
+    def seconds_of(self, work: Mapping[HostWork, float]) -> float:
+        """What several pieces of work take.
+
+        Args:
+            work: how many of each.
+        """
+        return sum([times * self.seconds(what) for what, times in work.items()])
+
     def by_work(self) -> dict[HostWork, float]:
         """Seconds by work."""
         return {what: self.seconds(what) for what in get_args(HostWork)}

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from baechi.records.attributes import AbstractAttributes
-from baechi.records.schema import Dimension, Place, Positive, Text
+from baechi.records.device import HostWork
+from baechi.records.schema import Count, Dimension, Place, Positive, Text
 
 
 class Read(TypedDict):
@@ -125,6 +126,14 @@ class LayerCosts(AbstractAttributes):
         "bytes",
         "Gradients of weights that its backward makes first, where ties make these others than `grad_bytes`; "
         "if missing, the same.",
+    ] = None
+    host_work: Annotated[
+        Mapping[HostWork, Count] | None,
+        "number, by work",
+        "What torch does on the host in its forward beside launches, by the names of `HostCosts`.",
+    ] = None
+    backward_host_work: Annotated[
+        Mapping[HostWork, Count] | None, "number, by work", "The same in its backward."
     ] = None
     dtype: Annotated[str, "name", "The dtype that it computes in."] = "float32"
 

@@ -88,6 +88,7 @@ Bytes = Annotated[int, Rule("from 0 to 2^63 - 1", lambda size: 0 <= size <= _BYT
 Seconds = Annotated[float, Rule("from 0 to 1e12", lambda time_s: 0 <= time_s <= 1e12)]
 TotalBytes = Annotated[int, Rule("from 0 to 1e60", lambda size: 0 <= size <= 1e60)]
 TotalSeconds = Annotated[float, Rule("from 0 to 1e60", lambda time_s: 0 <= time_s <= 1e60)]
+Count = Annotated[float, Rule(f"from 0 to {MOST:g}", lambda number: 0 <= number <= MOST)]
 Speed = Annotated[float, Rule("from 1e-6 to 1e6", lambda speed: 1e-6 <= speed <= 1e6)]
 Rate = Annotated[float, Rule(f"from 1e-3 to {MOST:g}", lambda rate: 1e-3 <= rate <= MOST)]
 LinkRate = Annotated[

@@ -155,12 +155,15 @@ def _hand_to_shards(
             shard["held_until"] = whole["held_until"]
 
 
+_HOST = ("host_forward_s", "host_backward_s", "host_work", "backward_host_work")
+
+
 def _shard_of_op(made: LayerGraph, node: str, number: int, shard: str, share: float) -> str:
     data, name = made.nodes[node], f"{node}[{number}]"
     own: dict[str, Any] = {key: data[key] for key in _KEPT if key in data}
     own |= {key: data[key] * share for key in (*SHARED, *_OF_SHARD) if data.get(key)}
     own |= {key: scaled(data[key], share) for key in TIMES if key in data}
-    own |= {key: data[key] for key in ("host_forward_s", "host_backward_s") if key in data}
+    own |= {key: data[key] for key in _HOST if key in data}
     if data["kind"] == "layer":  # an activation, which runs as the op that it is
         own |= {"kind": "glue", "module": own["module"].rpartition(".")[0], "type": LAYERS[own["type"]]}
     if _is_loss(made, node):

@@ -70,7 +70,7 @@ def measure_on(
         with_streams = next((watch for watch in watches if watch.has_streams), None)
         launch_s = cluster.launch_s if with_streams is None else launch_seconds(with_streams)
         for run in runs:
-            estimate_issue(run.graph, launch_s)  # what is not measured keeps it
+            estimate_issue(run.graph, launch_s, cluster.host)  # what is not measured keeps it
     for device in reversed(devices):  # the host's time is that for the first kind
         if way == "hooks" or (way == "auto" and _fits(model, runs, device)):
             try:

@@ -124,7 +124,7 @@ def profile(
             if accumulate and training:
                 estimate_additions(graph, cluster.devices, cluster.launch_s)
         else:
-            estimate(graph, cluster.devices, cluster.launch_s)
+            estimate(graph, cluster)
     if weights_apart:
         graph.graph["weights_apart"] = True
     graph.graph["microbatches"] = microbatches

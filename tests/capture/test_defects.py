@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from baechi.capture import capture
 from baechi.measure import estimate
-from baechi.records import Device, Inputs, LayerGraph
+from baechi.records import Cluster, Device, Inputs, LayerGraph
 
 
 def graph_of(model: nn.Module, *args: Any, training: bool = True, **kwargs: Any) -> LayerGraph:
@@ -165,7 +165,7 @@ def test_g11_memory_is_not_that_of_the_first_call() -> None:
     times = []
     for launch_s in (1e-6, 1e-3):
         graph = graph_of(model, x)
-        estimate(graph, [device], launch_s)
+        estimate(graph, Cluster((device,), launch_s=launch_s))
         times.append({name: graph.nodes[name] for name in graph.placed()})
     for name, slow in times[1].items():
         quick = times[0][name]

@@ -8,11 +8,12 @@ import torch
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.work import Due
-from baechi.backend.virtual.work_of import host_work_of, work_of
+from baechi.backend.virtual.work_of import work_of
 from baechi.torchlib.operators.facts import (
     Facts,
     flat,
     host_waits,
+    host_work_of,
     is_kernel,
     may_lie_on_host,
     writes_of,

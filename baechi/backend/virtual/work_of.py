@@ -3,25 +3,14 @@
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from baechi.backend.virtual.machine.work import Work
-from baechi.records.device import HostWork
 from baechi.torchlib.operators.facts import Facts, bytes_of, flops_of
 
 _NAMES = {
     getattr(torch, name): name
     for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
 }
-
-
-def host_work_of(func: Any, facts: Facts) -> HostWork:
-    """What an operator is to the host."""
-    if not facts.kernel:
-        return "view"
-    if "convolution" in facts.name:
-        return "convolution"
-    return "product" if func.overloadpacket in flop_registry else "operator"
 
 
 def work_of(func: Any, facts: Facts, call: Any, tensors: Any) -> Work:

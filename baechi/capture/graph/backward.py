@@ -8,11 +8,13 @@ the first operation that came after it:
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 
 from baechi.capture.graph.draft import Draft
 from baechi.capture.watch.trace import BackwardOp, Op, Storage, Trace, peak_bytes
+from baechi.records.device import HostWork
 
 
 def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draft]) -> None:
@@ -33,6 +35,7 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         part = parts.get(draft.name, [])
         draft.runs_again = _runs_again(draft, part, regions)
         draft.backward_kernels = sum([op.kernel for _, op in part])
+        draft.backward_host_work = _host_work(part)
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_arithmetic = [(op.flops, op.moved_bytes) for _, op in part if op.flops]
@@ -40,6 +43,14 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         draft.lasting = _lasting(draft, trace)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
         draft.backward_rise_bytes = _rise_bytes(_without_sums(part, sums), kept)
+
+
+def _host_work(part: Sequence[tuple[int, BackwardOp]]) -> Counter[HostWork]:
+    """What torch does on the host in a part of the backward."""
+    found = Counter[HostWork]()
+    for _, op in part:
+        found.update(op.host_work)
+    return found
 
 
 def _names(trace: Trace, owners: Mapping[int, Draft]) -> Callable[[int], str]:

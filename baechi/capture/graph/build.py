@@ -11,6 +11,7 @@ Nodes that must share a device are joined on the way:
   function) with the holders of all its inputs. Glue on model inputs only is bound to no layer.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from baechi.capture.graph.waits import HostWaits
 from baechi.capture.graph.weights import LayersByPath, by_module, join_replaced
 from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Storage, Trace, Use
 from baechi.cost.anchor import anchor
+from baechi.records.device import HostWork
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.torchlib.operators.functions import writes_first
@@ -53,6 +55,7 @@ class Builder:
         self.unplaced = Unplaced(self.states, self.found.on_host)
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
+        self.host_work = Counter[HostWork]()  # of no node yet: the next one that computes has it
         self.first_calls: dict[str, str] = {}
         self.weights_below = by_module(trace)
         self.lent: dict[int, list[tuple[str, Use]]] = {}
@@ -137,10 +140,12 @@ class Builder:
     def _op(self, op: Op, number: int) -> None:
         layer = self.granularity.layer_of(op.call)
         draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
+        self.host_work.update(op.host_work)
         if draft is None or self.unplaced.keeps(op, draft):
             self.unplaced.note(op, number, draft)
             return
-        draft.note(op, number)
+        draft.note(op, number, self.host_work)
+        self.host_work.clear()
         self.found.owners[number] = draft
         for use in () if op.brings else op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):

@@ -1,10 +1,12 @@
 """A node of the layer graph while it is being drafted, and what it costs in bytes."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from baechi.capture.watch.trace import Op, Storage, Use, peak_bytes
+from baechi.records.device import HostWork
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +35,14 @@ class Draft:
             those that others make before it does.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: how many it launched.
+        host_work: what torch did on the host for it.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         as_reached: whether it draws random numbers, or writes memory that it did not make.
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
         arithmetic: of each operation that has some, its flops and moved bytes.
-        backward_kernels, backward_flops, backward_moved_bytes, backward_arithmetic: of its part of the
-            backward.
+        backward_kernels, backward_host_work, backward_flops, backward_moved_bytes, backward_arithmetic: of
+            its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there at most; None if unknown.
         runs_again: nodes whose forward runs again in its part, each with which part of that.
@@ -69,6 +72,7 @@ class Draft:
     moved_grad_bytes: int = 0
     second_grad_bytes: int = 0
     kernels: int = 0
+    host_work: Counter[HostWork] = field(default_factory=Counter)
     writes: str = ""
     as_reached: bool = False
     reaches: bool = False
@@ -76,6 +80,7 @@ class Draft:
     moved_bytes: dict[str, int] = field(default_factory=dict)
     arithmetic: list[tuple[int, int]] = field(default_factory=list)
     backward_kernels: int = 0
+    backward_host_work: Counter[HostWork] = field(default_factory=Counter)
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_arithmetic: list[tuple[int, int]] = field(default_factory=list)
@@ -93,10 +98,11 @@ class Draft:
         if is_loss:
             self.losses[place] = use.size_bytes
 
-    def note(self, op: Op, event: int) -> None:
-        """Count an operation."""
+    def note(self, op: Op, event: int, host_work: Mapping[HostWork, int]) -> None:
+        """Count an operation, and what torch did on the host since the node before."""
         self.last = max(self.last, event)
         self.kernels += op.kernel
+        self.host_work.update(host_work)
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.arithmetic += [(op.flops, op.moved_bytes)] if op.flops else []
@@ -143,6 +149,10 @@ class Draft:
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
+        if self.host_work:
+            attributes["host_work"] = dict(self.host_work)
+        if training and self.backward_host_work:
+            attributes["backward_host_work"] = dict(self.backward_host_work)
         if self.arithmetic:
             attributes["arithmetic"] = _alike_together(self.arithmetic)
         if training and self.backward_arithmetic:

@@ -91,6 +91,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     if func.namespace == "prim":  # a query, such as `prim.device`: no work
         return result
     given, made = flat([*args, *kwargs.values()]), flat([result])
+    watch.note_operator(func, facts, given)
     if facts.aliases and given:
         storage = watch.storage_of(given[0])
         for tensor in made:
@@ -113,6 +114,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made or writing),
             kernel=is_kernel(func, args, kwargs),
+            host_work=watch.host_work(),
             again=watch.checkpointed() > 0,
         )
     )

@@ -93,6 +93,7 @@ def watching(
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Replace a module's forward: note the call's beginning and end around it."""
     watch: Watch = module.__dict__[_WATCH]
+    watch.note_call(module)
     if watch.trace.backward is not None:  # a checkpointed region runs again
         return original_forward(module)(*args, **kwargs)
     name = watch.names[id(module)]
@@ -135,7 +136,11 @@ def _saver(watch: Watch) -> Any:
         last = events[-1] if events else None
         over = isinstance(last, Op) and last.sequence == next_sequence_number()
         storage.savers.add(len(events) - over)
-        return tensor.detach()  # unpacked, an output would refer to its own node: a cycle that is never freed
+        watch.saving = True  # what follows is ours, not the model's
+        try:
+            return tensor.detach()  # unpacked, an output would refer to its own node: a cycle never freed
+        finally:
+            watch.saving = False
 
     return save
 
@@ -191,6 +196,8 @@ class _Operations(TorchDispatchMode):
         for tensor in writing:
             watch.keep_weight(tensor)
         given = flat([*args, *kwargs.values()]) if not facts.rule.fresh else []  # what it is given is its own
+        if not watch.saving:
+            watch.note_operator(func, facts, given)
         reads = tuple(watch.use(tensor) for tensor in given)
         result = watch.values.run(func, args, kwargs, writing)
         result = as_its_kernel(func, args, kwargs, result)
@@ -247,6 +254,7 @@ class _Operations(TorchDispatchMode):
                 sequence=next_sequence_number(),
                 region=watch.checkpointed(),
                 draws=draws(func, *called),
+                host_work=watch.host_work(),
             )
         )
 

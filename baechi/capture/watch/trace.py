@@ -8,11 +8,12 @@ granularity is decided after the fact and the model runs once.
     └── events     Enter(call) .. Op .. HostWait .. Op .. Exit(call), in code order
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
+from baechi.records.device import HostWork
 from baechi.records.device_map import ROOT
 
 TO = "to"
@@ -21,7 +22,7 @@ OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 
 
 class Origin(IntEnum):
-    """What the content of memory was computed from; each may take part in those after it."""
+    """What memory was computed from: the largest of what took part."""
 
     NOTHING = 0
     INPUTS = 1
@@ -167,6 +168,7 @@ class Op:
         sequence: the number that the next autograd node gets; the operation's own has the one before.
         region: of the regions that the code checkpoints, the one that it is in, counted from 1; 0 for none.
         draws: whether it draws random numbers.
+        host_work: what torch does on the host for it, and since the operation before.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Op:
     sequence: int
     region: int = 0
     draws: bool = False
+    host_work: Mapping[HostWork, int] = field(default_factory=dict)
 
     @property
     def brings(self) -> bool:
@@ -217,7 +220,7 @@ class BackwardOp:
         takers: if it adds a gradient that the node made to one that is there: the nodes that may be the one
             which takes it.
         makes: storages that it made.
-        flops, moved_bytes, kernel: as for `Op`.
+        flops, moved_bytes, kernel, host_work: as for `Op`.
         again: whether a region runs again in it.
     """
 
@@ -227,6 +230,7 @@ class BackwardOp:
     flops: int
     moved_bytes: int
     kernel: bool
+    host_work: Mapping[HostWork, int]
     again: bool = False
 
 

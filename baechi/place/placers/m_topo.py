@@ -2,7 +2,7 @@
 
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020. The cap of a
 device is the n-th part of all memory needed, plus the largest group. With that cap n devices always
-suffice, if each has that much memory. The original differs in three ways. Here groups are measured by
+suffice, if each has that much memory. The paper's code differs in three ways. Here groups are measured by
 the same bytes in the cap and in the walk (permanent and transient, each group as if alone). Devices
 never exceed their memory. Groups left over at the end go to any device where they fit.
 """

@@ -1,7 +1,7 @@
 """The fallback when a layer fits nowhere: choose devices by memory first, and only then look at time.
 
 Greedy placers fill devices in order of time, so the free memory ends in the wrong places. (With a
-quarter of memory to spare the originals placed 2 to 40 of 100 graphs.) Three ways are tried in turn:
+quarter of memory to spare the paper's placers placed 2 to 40 of 100 graphs.) Three ways are tried in turn:
 
 1. Pack groups by best fit, largest first, and list-schedule them on these devices. If that fails, run
    them there in topological order, which holds fewer outputs at once.

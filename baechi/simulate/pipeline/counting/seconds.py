@@ -105,7 +105,7 @@ class SecondsCounter:
         paced = list(seconds.forward_s)  # since the host waited last
         for layer, run in layers:
             begun_s = seconds.forward_s[run]
-            seconds.host_forward_s[run] += plan.own.call_s[layer]
+            seconds.host_forward_s[run] += plan.own.call_s[layer] + plan.own.lane_s[layer]
             for part, waits in _stretches(plan.indexed.costs[layer], layer in awaited):
                 met, issue_s, own_s = since[run], part * host_s[layer], part * forward_s[layer]
                 host_begin_s = seconds.host_forward_s[run] - met.issued_s
@@ -170,7 +170,7 @@ class SecondsCounter:
         seconds, paced = self.seconds, self.seconds.paced_adding_s
         added = Work.of_additions(found)
         add_s = added.moved_bytes / bytes_per_s if bytes_per_s else 0.0
-        issue_s = self._launch_s * added.kernels
+        issue_s = (self._launch_s + self._plan.host_costs.operator_s) * added.kernels
         begin_s = seconds.host_backward_s[stage] + seconds.add_host_s[stage]
         paced[stage] = paced_s(paced[stage], begin_s, issue_s, add_s, self._launch_s)
         seconds.add_s[stage] += add_s
