@@ -1,7 +1,7 @@
 """The devices of all ranks as one of them sees them: its own is here; what lies on others has no values."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from baechi.errors import PlanError
 from baechi.records.rank_names import rank_of
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.random_state import set_state, state_of
+
+_NOTHING = nullcontext()
 
 
 class RankDevices(AbstractBackend):
@@ -121,6 +123,7 @@ class TorchRanks(RankDevices, TorchDevices):
         self._here = str(own_device()) if wires.replicas > 1 else own
         TorchDevices.__init__(self, (self._here,))
         self.names = tuple(names)
+        self._on_host = torch.device(self._here).type == self.host
 
     def _there(self, place: str) -> str:
         """A place as `TorchDevices` knows it; others' are taken for the own one, where only kinds count."""
@@ -147,6 +150,9 @@ class TorchRanks(RankDevices, TorchDevices):
     def generators(self) -> list[torch.device]:
         device = torch.device(self._here)
         return [] if device.type == self.host else [device]
+
+    def packing(self) -> AbstractContextManager[object]:
+        return _NOTHING if self._on_host and self._clock is None else super().packing()
 
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         return False

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch.distributed import DistError
 
@@ -34,8 +34,7 @@ _MORE_S = 1.0
 _STUBBORN_S = 10.0
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """A script waits for another rank.
 
     Args:

@@ -126,19 +126,18 @@ class Wires:
         waiting, number = self._sends[target], self._members[target]
         while len(waiting) >= _MOST_SENDS:
             self.wait(waiting.popleft(), target)
-        with self._watched([number]):
-            work = distributed.isend(flat, number, group=self._groups[backward])
+        with self._watched((number,)):
+            work = self._groups[backward].send([_real(flat)], target, 0)
             waiting.append(self._noted((work, flat)))
 
     def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> int:
         """Begin to receive into a tensor without gaps; returns what `wait` takes."""
-        number = self._members[source]
-        with self._watched([number]):
-            return self._noted((distributed.irecv(flat, number, group=self._groups[backward]), flat))
+        with self._watched((self._members[source],)):
+            return self._noted((self._groups[backward].recv([_real(flat)], source, 0), flat))
 
     def wait(self, transfer: int, other: int) -> None:
         """Wait until a transfer with another rank is over."""
-        with self._watched([self._members[other]]):
+        with self._watched((self._members[other],)):
             self._underway[transfer][0].wait()
         del self._underway[transfer]
 
@@ -332,24 +331,22 @@ class Wires:
             del group
         gc.collect()
 
-    @contextmanager
-    def _watched(self, others: Sequence[int]) -> Iterator[None]:
+    def _watched(self, others: Sequence[int]) -> "_Watched":
         """Within this context this process waits for others, by their numbers among all."""
+        return _Watched(self, others)
+
+    def waits(self, others: Sequence[int]) -> None:
+        """From now on this process waits for others, by their numbers among all."""
         watcher = self._watcher
         if self._news.known is not None:
             raise self._ended_by(self._news.known)
         watcher.wait = Wait(tuple(others), self.limit_s, watcher.spot, time.monotonic())
-        try:
-            yield
-        except RuntimeError as error:  # gloo's and NCCL's own
-            if isinstance(error, BaechiError):
-                raise
-            traceback.clear_frames(error.__traceback__)  # torch's, which hold on to connections
-            raise self._lost(others, error) from error
-        finally:
-            watcher.wait = None
 
-    def _lost(self, others: Sequence[int], error: RuntimeError) -> RankError:
+    def has_waited(self) -> None:
+        """It waits no longer."""
+        self._watcher.wait = None
+
+    def lost(self, others: Sequence[int], error: RuntimeError) -> RankError:
         """A connection broke: find out why."""
         lines = said_by(error).strip().splitlines()
         said = lines[0] if lines else type(error).__name__
@@ -369,6 +366,33 @@ class Wires:
         if not self._broken:
             self._let_go(first)
         return RankError(f"the step was ended by {first}", first=first)
+
+
+class _Watched:
+    """See `Wires._watched`; a class, since a step enters it twice for each transfer."""
+
+    __slots__ = ("_others", "_wires")
+
+    def __init__(self, wires: Wires, others: Sequence[int]) -> None:
+        self._wires, self._others = wires, others
+
+    def __enter__(self) -> None:
+        self._wires.waits(self._others)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, RuntimeError) and not isinstance(error, BaechiError):  # gloo's and NCCL's
+                traceback.clear_frames(trace)  # torch's, which hold on to connections
+                raise self._wires.lost(self._others, error) from error
+        finally:
+            self._wires.has_waited()
+
+
+def _real(flat: torch.Tensor) -> torch.Tensor:
+    """A tensor as messages have it: of complex numbers the pairs."""
+    return torch.view_as_real(flat) if flat.is_complex() else flat
 
 
 def _group(each: Sequence[Sequence[int]], own: int, limit: timedelta) -> Any:

@@ -241,7 +241,9 @@ class Loop:
             # all are sent before any are added up
             parts = [self._parts_of(leaf, by_leaf.pop(id(leaf), ())) for leaf in leaves]
             for leaf, mine in zip(leaves, parts, strict=True):
-                home, total = backend.place_of(leaf), None
+                total = None
+                if mine:
+                    home = backend.place_of(leaf)
                 for part in mine:
                     grad = part()
                     if total is None:

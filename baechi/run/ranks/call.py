@@ -326,4 +326,8 @@ def _note_gradients(schedule: Schedule, leaves: Sequence[torch.Tensor]) -> None:
     """Weights of other ranks that got a gradient there have one here, without values."""
     for leaf in leaves:
         if isinstance(leaf, ElsewhereTensor) and id(leaf) in schedule.gradients and leaf.grad is None:
-            leaf.grad = ElsewhereTensor(leaf, leaf.place, f"the gradient of {leaf.called}", leaf.device)
+            grad = schedule.absent.get(id(leaf))
+            if grad is None:
+                called = f"the gradient of {leaf.called}"
+                grad = schedule.absent[id(leaf)] = ElsewhereTensor(leaf, leaf.place, called, leaf.device)
+            leaf.grad = grad

@@ -15,7 +15,8 @@ from baechi.order.pipeline.by_rank import Action, Computation, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values, itself
 from baechi.run.programs.program import Program, Run, Slot
-from baechi.run.ranks.schedule import STATE, Schedule
+from baechi.run.ranks.schedule import STATE, Row, Schedule
+from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.tensors.layout import strides_without_gaps
 
@@ -60,6 +61,8 @@ class RankLoop(Loop):
         self._schedule = schedule
         self._begin_backward: Callable[[int], object] = _nothing
         self._begun: set[int] = set()
+        self._room_device = backend.message_device
+        self._now: Action | None = None
         self._number = -1
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
         self._underway: dict[int, Underway] = {}
@@ -99,25 +102,29 @@ class RankLoop(Loop):
         wires.be_at(partial(Spot, wires.step))
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
-        wires, rank = self._backend.wires, self._backend.wires.rank
+        rank, timed = self._backend.wires.rank, self._backend.clock_s is not None
+        if actions:
+            self._now = actions[0]
+            self._backend.wires.be_at(self._spot)
         for one in actions:
-            values = self._each[one.microbatch]
-            if isinstance(one, Transfer):
-                self._number = one.number
-            wires.be_at(partial(self._spot, one))
+            self._now = one
             if isinstance(one, Computation):
-                if not values.is_forward(one.position):
+                if not self._each[one.microbatch].is_forward(one.position):
                     self._begin(one.microbatch)
                 self._leaving.clear()
                 yield one.microbatch, one.position
-            elif one.source == rank:
+                continue
+            self._number = one.number
+            if one.source == rank:
                 self._send(one)
             else:
-                self._receive(one)
+                self._receive(one, timed=timed and one.slot != STATE)
 
-    def _spot(self, one: Action) -> Spot:
-        """Where this rank is at an action, for messages."""
-        wires, words = self._backend.wires, self._schedule.words(one)
+    def _spot(self) -> Spot:
+        """Where this rank is, for messages."""
+        wires, one = self._backend.wires, self._now
+        assert one is not None
+        words = self._schedule.words(one)
         if isinstance(one, Transfer) and one.source == wires.rank:
             words = f"the reader of {words}"
         return Spot(wires.step, self._number, one.microbatch, words)
@@ -139,7 +146,7 @@ class RankLoop(Loop):
             self._begin(one.microbatch)
         if one.slot == STATE:
             with self._backend.packing():
-                value = self._states.pop(one.microbatch).to(self._device())
+                value = self._states.pop(one.microbatch).to(self._room_device)
         else:
             key = one.microbatch, one.original
             leaving = self._leaving.pop(key, None) if one.last else self._leaving.get(key)
@@ -148,7 +155,8 @@ class RankLoop(Loop):
         there_s = None
         if one.slot != STATE:  # which takes no device's time
             there_s = self._backend.departs(value, self._backend.of_rank[one.target])
-        self._put(partial(_flat, value, one), there_s, one.target, backward=one.backward)
+        flat = partial(_flat, value, one, self._schedule.rows[one.number], in_row=there_s is not None)
+        self._put(flat, there_s, one.target, backward=one.backward)
         for _ in range(one.uses):
             values.use((one.original,))
 
@@ -191,9 +199,8 @@ class RankLoop(Loop):
             backend.arrives(found.whole, place, there_s)
         return found.whole
 
-    def _receive(self, one: Transfer) -> None:
-        timed = one.slot != STATE and self._backend.clock_s is not None
-        room = partial(_room, one, self._device())
+    def _receive(self, one: Transfer, *, timed: bool) -> None:
+        room = partial(_room, one, self._schedule.rows[one.number], self._room_device, in_row=timed)
         found = self._post(room, one.source, backward=one.backward, timed=timed)
         self._underway[one.number] = found
         if timed and not one.fetched:
@@ -203,16 +210,12 @@ class RankLoop(Loop):
         """Wait for what another rank sent."""
         if one.number in self._arrived:
             return self._arrived[one.number]
-        wires = self._backend.wires
-        reads = wires.be_at(partial(self._spot, one))
+        reads, self._now = self._now, one
         whole = self._awaited(self._underway.pop(one.number), one.source, expected=not one.fetched)
-        wires.be_at(reads)
+        self._now = reads
         if one.shared:
             self._arrived[one.number] = whole
         return whole
-
-    def _device(self) -> torch.device:
-        return self._backend.message_device
 
     def _fetched(self, values: Values, slot: Slot, original: Slot, place: str) -> Any:
         brought = self._schedule.arrivals.get((self._numbers[id(values)], slot))
@@ -253,7 +256,7 @@ class RankLoop(Loop):
         """A step that drew from the caller's generator: all ranks go on from where it is."""
         wires, backend = self._backend.wires, self._backend
         last = self._schedule.state_at[0]
-        state = (self._states[0] if wires.rank == last else backend.draw_state()).to(self._device())
+        state = (self._states[0] if wires.rank == last else backend.draw_state()).to(self._room_device)
         wires.share(state, last)
         backend.set_draw_state(state.cpu())
 
@@ -269,8 +272,11 @@ class RankLoop(Loop):
         self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
     ) -> list[Callable[[], torch.Tensor]]:
         backend, own = self._backend, dict(made)
+        places = self._schedule.gradients.get(id(leaf), {})
+        if isinstance(leaf, ElsewhereTensor) and backend.own not in places:
+            return []
         home, found = backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
-        for place in self._schedule.gradients.get(id(leaf), ()):
+        for place in places:
             if place == home == backend.own:
                 found.append(partial(itself, own[place]))
             elif place == backend.own:
@@ -279,7 +285,7 @@ class RankLoop(Loop):
                 self._put(flat, there_s, backend.ranks[home], backward=True)
             elif home == backend.own:
                 timed, source = backend.clock_s is not None, backend.ranks[place]
-                room = partial(_room_like, leaf, self._device())
+                room = partial(_room_like, leaf, self._room_device)
                 underway = self._post(room, source, backward=True, timed=timed)
                 if timed:
                     backend.expects(underway.whole, place)
@@ -309,25 +315,23 @@ def _time_of(row: torch.Tensor, flat: torch.Tensor) -> float:
     return row[bytes_of_flat.numel() :].clone().view(torch.float64).item()
 
 
-def _laid(one: Transfer) -> tuple[int, ...]:
-    return strides_without_gaps(one.shape, one.stride)
-
-
-def _flat(value: torch.Tensor, one: Transfer) -> torch.Tensor:
-    """A value as it travels: its memory in one row."""
-    if tuple(value.shape) != one.shape or str(value.dtype) != f"torch.{one.dtype}":
+def _flat(value: torch.Tensor, one: Transfer, row: Row, *, in_row: bool) -> torch.Tensor:
+    """A value as it travels: its memory, with no gaps."""
+    if value.shape != one.shape or value.dtype is not row.dtype:
         raise RankError(f"{one} would be {value.dtype} of shape {tuple(value.shape)}")
-    strides, plain = _laid(one), value.detach().resolve_conj().resolve_neg()
-    if plain.stride() != strides:
-        plain = torch.empty_strided(one.shape, strides, dtype=value.dtype, device=value.device).copy_(plain)
-    return plain.as_strided((plain.numel(),), (1,))
+    plain = value.detach().resolve_conj().resolve_neg()
+    if plain.stride() != row.strides:
+        made = torch.empty_strided(one.shape, row.strides, dtype=value.dtype, device=value.device)
+        plain = made.copy_(plain)
+    return plain if row.is_in_order and not in_row else plain.as_strided((row.size,), (1,))
 
 
-def _room(one: Transfer, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for a value, and the same in one row."""
-    dtype: torch.dtype = getattr(torch, one.dtype)
-    whole = torch.empty_strided(one.shape, _laid(one), dtype=dtype, device=device)
-    return whole, whole.as_strided((whole.numel(),), (1,))
+def _room(
+    one: Transfer, row: Row, device: torch.device, *, in_row: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for a value, and the same as it travels."""
+    whole = torch.empty_strided(one.shape, row.strides, dtype=row.dtype, device=device)
+    return whole, whole if row.is_in_order and not in_row else whole.as_strided((row.size,), (1,))
 
 
 def _room_like(leaf: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

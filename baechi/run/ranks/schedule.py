@@ -6,7 +6,9 @@ at once; what backward reads of forward, and weights that lie elsewhere, are sen
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Self
 
 import torch
 
@@ -16,9 +18,35 @@ from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
 from baechi.records.plan import Plan
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
+from baechi.torchlib.elsewhere import ElsewhereTensor
+from baechi.torchlib.tensors.layout import strides_without_gaps
 
 STATE: Slot = -1
 """In place of a slot: the state of a microbatch's random generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How the value of a transfer lies in memory at both ends.
+
+    Args:
+        strides: its strides, without gaps.
+        size: how many numbers it has.
+        dtype: of these.
+        is_in_order: whether its memory has them in the order of its rows.
+    """
+
+    strides: tuple[int, ...]
+    size: int
+    dtype: torch.dtype
+    is_in_order: bool
+
+    @classmethod
+    def of(cls, one: Transfer) -> Self:
+        """That of a transfer."""
+        strides = strides_without_gaps(one.shape, one.stride)
+        in_order = strides == strides_without_gaps(one.shape, [0] * len(strides))
+        return cls(strides, prod(one.shape), getattr(torch, one.dtype), in_order)
 
 
 class Schedule:
@@ -34,9 +62,11 @@ class Schedule:
         arrivals: by microbatch and slot of a copy, the transfer that brings it.
         gradients: by `id` of a leaf, the places where parts of its gradient are made, in the order in which
             they are added up.
+        absent: by `id` of a leaf of another rank, what stands here for its gradient; it has no values.
         state_at: by microbatch, the rank that drew last.
         draws: whether any program draws.
         phases: what this rank does, phase by phase: forward and backward, or both in one.
+        rows: by number, how the value of a transfer of this rank lies in memory.
         digests: after each phase, a number that tells schedules apart.
         has_run: whether all phases ran, so that their programs are compiled.
         slowest_s: how long a phase took at most, since then.
@@ -51,9 +81,11 @@ class Schedule:
         self.transfers: list[Transfer] = []
         self.arrivals: dict[tuple[int, Slot], Transfer] = {}
         self.gradients: dict[int, dict[str, None]] = {}
+        self.absent: dict[int, ElsewhereTensor] = {}
         self.state_at = [0] * len(values)
         self.draws = False
         self.phases: list[list[Action]] = []
+        self.rows: dict[int, Row] = {}
         self.digests: list[int] = []
         self._compiled = [one.compiled for one in values]  # so that none of another schedule gets its `id`
         self._made: dict[tuple[int, Slot], str] = {}
@@ -73,7 +105,9 @@ class Schedule:
                 rank = self._backend.ranks[program.place]
                 actions.append(Computation(rank, microbatch, position))
                 self._after(actions, microbatch, program)
-        self.phases.append(of_rank(actions, self._backend.wires.rank))
+        own = of_rank(actions, self._backend.wires.rank)
+        self.phases.append(own)
+        self.rows |= {one.number: Row.of(one) for one in own if isinstance(one, Transfer)}
         lines = "\n".join(map(str, self.transfers))
         self.digests.append(int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7]))
 

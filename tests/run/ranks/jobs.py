@@ -202,6 +202,18 @@ def elsewhere(text: str) -> dict[str, str]:
     return found
 
 
+def gradients_elsewhere(text: str) -> tuple[int, int]:
+    """How many gradients lie elsewhere after a step, and how many of them are made anew by the next one."""
+    model, data = distributed("towers", text)
+    kept: list[list[torch.Tensor]] = []
+    for _ in range(3):
+        model.zero_grad()
+        model(**data[0]).backward()
+        grads = [weight.grad for weight in model.parameters()]
+        kept.append([grad for grad in grads if isinstance(grad, ElsewhereTensor)])
+    return len(kept[1]), sum(one is not other for one, other in zip(*kept[1:], strict=True))
+
+
 def failing(text: str, rank: int) -> Any:
     """Let one rank fail in the second step, in a hook of a weight."""
     model, data = distributed("towers", text, 2)

@@ -54,6 +54,7 @@ def three() -> Any:
         yield made
 
 
+@pytest.mark.full
 def test_ranks_and_one_process(two: Ranks, tmp_path: Path) -> None:
     """Saved by two ranks, read by one process."""
     text, folder = pipeline_of("tied", 2, 2, "1f1b"), str(tmp_path / "run")

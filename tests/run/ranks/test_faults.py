@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from run.ranks.jobs import after_an_error, different, elsewhere, failing, pipeline_of, refused
+from run.ranks.jobs import (
+    after_an_error,
+    different,
+    elsewhere,
+    failing,
+    gradients_elsewhere,
+    pipeline_of,
+    refused,
+)
 from run.ranks.processes import Ranks, ranks
 
 import baechi
@@ -50,6 +58,12 @@ def test_weights_of_others_have_no_values(two: Ranks) -> None:
         }
         for name, cure in cures.items():
             assert cure in found[name], found[name]
+
+
+def test_gradients_of_others_are_made_once(two: Ranks, towers: str) -> None:
+    for number, anew in two(gradients_elsewhere, towers):
+        assert number > 0
+        assert anew == 0
 
 
 def test_an_error_of_one_rank_ends_all(towers: str) -> None:

@@ -54,6 +54,7 @@ def test_only_the_own_part_is_loaded(two: Ranks, tmp_path: Path) -> None:
     assert sum(one["bytes"] for one in found) == whole
 
 
+@pytest.mark.full
 def test_one_model_split_and_whole(two: Ranks) -> None:
     """Calls in microbatches, whole and in evaluation follow each other, and draw what one process draws."""
     text = pipeline_of("drops", 2, 2, "gpipe")

@@ -14,12 +14,12 @@ PLACES = "forward", "backward", "step", "loop"
 FULL = [
     ("raise", "forward", 0),
     ("raise", "step", 1),
+    ("kill", "forward", 1),
     ("exit", "loop", 0),
     ("kill", "backward", 0),
     ("hang", "loop", 1),
     ("interrupt", "loop", 0),
 ]
-DEFAULT = [("kill", "forward", 1)]
 HANG_S, ALL_S = 12.0, 60.0
 """The limit for hangs; and what no machine is too busy for: on a free one it takes two seconds."""
 
@@ -28,7 +28,7 @@ def cases() -> list[object]:
     found = []
     for case in itertools.product(KINDS, PLACES, (0, 1)):
         marks = pytest.mark.full if case in FULL else pytest.mark.nightly
-        found.append(case if case in DEFAULT else pytest.param(*case, marks=marks))
+        found.append(pytest.param(*case, marks=marks))
     return found
 
 
