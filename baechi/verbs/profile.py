@@ -45,6 +45,7 @@ def profile(
     training: bool | None = None,
     accumulate: bool = False,
     weights_apart: bool = False,
+    programs: bool = False,
     outputs: Outputs = "inputs",
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -71,6 +72,8 @@ def profile(
             with backward.
         weights_apart: whether, of a step in microbatches, the backward of weights is a task of its own.
             `place` leaves it together where that is not longer.
+        programs: whether the model will run as programs (`compile="stages"`): then the host calls no modules,
+            and autograd records nothing. It counts where times are estimated and `Cluster.host` is charged.
         outputs: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -116,6 +119,8 @@ def profile(
             with progress("measuring"):
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
+        if programs:
+            graph.graph["programs"] = True
         note_splits(graph, model, batch_size(given[0]) or 1)
         if accumulate:
             graph.graph["accumulate"] = True
