@@ -114,13 +114,13 @@ def profile(
                 split_module_classes=split_module_classes,
                 arguments=arguments if measured and source != "hooks" else None,
             )
+        for each in graphs if programs else ():
+            each.graph["programs"] = True
         if source != "estimate" and measured:
             runs = [Captured(*run) for run in zip(graphs, given, arguments, strict=True)]
             with progress("measuring"):
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
-        if programs:
-            graph.graph["programs"] = True
         note_splits(graph, model, batch_size(given[0]) or 1)
         if accumulate:
             graph.graph["accumulate"] = True
