@@ -13,9 +13,8 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, chain, compress
+from itertools import accumulate
 from math import inf, isclose, isfinite
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -65,9 +64,6 @@ _FEW = 16
 _FLOATS_ALIKE = 1e-4
 """So far numbers of Python in lists may be off, of the larger one: what made them is not known."""
 
-_SETTINGS = frozenset({bool, str})
-"""What says how a module runs; there are thousands of attributes, and each call looks at them."""
-
 _STRANGE = "the model draws random numbers that are no matter of rows"
 _NOTHING = "the loss of the whole batch is no number"
 
@@ -101,9 +97,11 @@ class Case:
         said: list[tuple[Any, Any]] = []
         for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
             said.append((key, value if isinstance(value, (bool, str)) else type(value)))
-        found = list(chain.from_iterable([vars(one).items() for one in modules_in(self.looker.model)]))
-        kinds = map(type, map(itemgetter(1), found))
-        settings = compress(found, map(_SETTINGS.__contains__, kinds))  # such as `training`
+        settings = []
+        for module in modules_in(self.looker.model):
+            for name, value in vars(module).items():
+                if type(value) is bool or type(value) is str:  # such as `training`
+                    settings.append((name, value))
         return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), hash(tuple(settings))
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
