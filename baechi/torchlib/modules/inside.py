@@ -16,7 +16,9 @@ def modules_in(root: nn.Module) -> list[nn.Module]:
         module = waiting.pop()
         if module is not None and id(module) not in found:
             found[id(module)] = module
-            waiting.extend(reversed(list(submodule_table(module).values())))
+            inside = submodule_table(module)
+            if inside:
+                waiting.extend(reversed(list(inside.values())))
     return list(found.values())
 
 

@@ -317,6 +317,10 @@ def test_arguments() -> None:
         baechi.Stages(backend="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):
         baechi.Stages(limit=0)
+    with pytest.raises(ValueError, match="CUDA graphs"):
+        baechi.Stages(mode="reduce-overhead")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pad inputs"):
+        baechi.Stages(dynamic=True)  # type: ignore[arg-type]
 
 
 def test_it_is_said_how_long_compiling_took(caplog: pytest.LogCaptureFixture) -> None:
