@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
+from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 
 
@@ -38,10 +39,11 @@ class OwnWork:
     node_s: float
 
     @classmethod
-    def of(cls, indexed: IndexedGraph, cluster: Cluster, *, training: bool) -> "OwnWork":
+    def of(cls, graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> "OwnWork":
         """Look up a graph's costs on a cluster; all are 0 if either says nothing of the host."""
         knows_host = any([layer.host_forward_s for layer in indexed.costs])
-        costs = (cluster.host if knows_host else None) or HostCosts()
+        costs = (host_costs_of(graph, cluster) if knows_host else None) or HostCosts()
+        training = graph.training
         trained = [training and _trained(layer) for layer in indexed.costs]
         ways_s = costs.transfer_s, costs.gradient_transfer_s
         return cls(
@@ -55,6 +57,12 @@ class OwnWork:
             [ways_s[tensor.is_loss or trained[tensor.maker]] for tensor in indexed.fetched],
             costs.backward_node_s,
         )
+
+
+def host_costs_of(graph: LayerGraph, cluster: Cluster) -> HostCosts | None:
+    """What a cluster's host takes for the steps of a graph's model, which may run as programs."""
+    host = cluster.host
+    return host.of_programs() if host is not None and graph.graph.get("programs") else host
 
 
 def _trained(layer: LayerCosts) -> bool:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from baechi.cost.own_work import host_costs_of
 from baechi.cost.roofline import BACKWARD_PER_FORWARD, Work
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import datasheet
@@ -35,7 +36,7 @@ def estimate(graph: LayerGraph, cluster: Cluster, devices: Iterable[Device] | No
             data["backward_s"] = _others(data, "backward_s") | {
                 kind: _seconds(graph, name, device, True) for kind, device in by_kind.items()
             }
-    estimate_issue(graph, cluster.launch_s, cluster.host)
+    estimate_issue(graph, cluster.launch_s, host_costs_of(graph, cluster))
 
 
 def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts | None) -> None:

@@ -128,6 +128,12 @@ TORCH_WORK: tuple[HostWork, ...] = get_args(HostWork)[:12]
 """What torch itself does; the rest is what baechi's runtime does."""
 
 
+_NOT_IN_PROGRAMS: tuple[HostWork, ...] = (
+    "recorded", "module_call", "leaf_call", "node", "layer_call", "functional_op", "full_call", "lane_layer",
+    "lane_op", "boundary",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Host:
     """A machine of a cluster: its devices, which reach each other faster than those of other hosts.
@@ -300,6 +306,11 @@ class HostCosts:
     def by_work(self) -> dict[HostWork, float]:
         """Seconds by work."""
         return {what: self.seconds(what) for what in get_args(HostWork)}
+
+    def of_programs(self) -> "HostCosts":
+        """The same, without what programs do not do: calls of modules and layers, and records of autograd."""
+        less: dict[HostWork, float] = dict.fromkeys(_NOT_IN_PROGRAMS, 0.0)
+        return self.with_seconds({**less, "gradient_transfer": self.transfer_s})
 
     def of_runtime(self) -> "HostCosts":
         """The same, without what torch itself takes."""

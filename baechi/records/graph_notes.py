@@ -37,6 +37,12 @@ class GraphNotes(AbstractAttributes):
         "flag",
         "Whether the backward of weights is a task of its own where a step is split in microbatches.",
     ] = None
+    programs: Annotated[
+        bool,
+        "flag",
+        "Whether the model's code is captured once and run as programs: it calls no modules, and autograd "
+        "records nothing.",
+    ] = False
     containers: Annotated[Sequence[str], "names", "Modules that were called and have layers inside."] = ()
     recompute: Annotated[Sequence[str], "names", "Modules that run again in backward."] = ()
     uncounted: Annotated[Sequence[str], "names", "Operators whose arithmetic is not known."] = ()

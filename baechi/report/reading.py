@@ -187,7 +187,7 @@ def _own_share(sums: _Path) -> str:
     plan, spans = sums.plan, sums.timeline.spans
     if plan.cluster.host is None:
         return ""
-    own = OwnWork.of(IndexedGraph.of(plan.graph), plan.cluster, training=plan.graph.training)
+    own = OwnWork.of(plan.graph, IndexedGraph.of(plan.graph), plan.cluster)
     sent = [span.phase for span in spans if span.kind == "transfer"]
     calls_s = sum(own.call_s) if len(plan.devices_used) > 1 else 0.0
     transfers_s = sent.count("forward") * max(own.transfer_s, default=0.0)

@@ -8,7 +8,7 @@ from math import ceil
 from baechi.cost.indexed_graph import FROM_HOST, IndexedGraph
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.memory import Footprint, footprints_of, saved_returned_bytes
-from baechi.cost.own_work import OwnWork
+from baechi.cost.own_work import OwnWork, host_costs_of
 from baechi.records import Cluster, Device, HostCosts, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
@@ -88,7 +88,7 @@ class IndexedPlan:
             [ceil(costs.held_bytes) * training for costs in layers],
             _forward_temp_bytes(graph, layers),
             _rise_bytes(graph, layers, parts),
-            OwnWork.of(indexed, cluster, training=training),
+            OwnWork.of(graph, indexed, cluster),
             (),
             (),
         )
@@ -122,7 +122,7 @@ class IndexedPlan:
             held_bytes=held_bytes,
             temp_bytes=temp_bytes,
             rise_bytes=rise_bytes,
-            own=OwnWork.of(indexed, self.cluster, training=self.graph.training),
+            own=OwnWork.of(self.graph, indexed, self.cluster),
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "IndexedPlan":
@@ -165,7 +165,7 @@ class IndexedPlan:
     @property
     def host_costs(self) -> HostCosts:
         """What the runtime's own work takes of the host; nothing if graph or cluster does not say."""
-        return (self.cluster.host if self.knows_host else None) or HostCosts()
+        return (host_costs_of(self.graph, self.cluster) if self.knows_host else None) or HostCosts()
 
     @cached_property
     def queues(self) -> list[list[int]]:

@@ -352,6 +352,7 @@ def _request(model: nn.Module, asked: _Asked, means: _Meant, devices: Cluster) -
         profile,
         cluster=devices,
         outputs=asked.outputs or ("device" if devices.ranks else "inputs"),
+        programs=bool(devices.ranks) or (means.stages is not None and means.stages.required),
         **{name: getattr(asked, name) for name in as_given},
     )
     place_with = functools.partial(

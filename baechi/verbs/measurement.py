@@ -15,6 +15,7 @@ from baechi.backend.real.driver import DRIVER
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
 from baechi.cost.memory import step_bytes
+from baechi.cost.own_work import host_costs_of
 from baechi.errors import CaptureError
 from baechi.measure import estimate_issue, launch_seconds, measure, measure_layers
 from baechi.records.cluster import Cluster
@@ -69,8 +70,9 @@ def measure_on(
         watches = [Stopwatch(device_behind(device.name)) for device in devices if device is not None]
         with_streams = next((watch for watch in watches if watch.has_streams), None)
         launch_s = cluster.launch_s if with_streams is None else launch_seconds(with_streams)
-        for run in runs:
-            estimate_issue(run.graph, launch_s, cluster.host)  # what is not measured keeps it
+        for run in runs:  # what is not measured keeps it
+            host = host_costs_of(run.graph, cluster)
+            estimate_issue(run.graph, launch_s, host)
     for device in reversed(devices):  # the host's time is that for the first kind
         if way == "hooks" or (way == "auto" and _fits(model, runs, device)):
             try:

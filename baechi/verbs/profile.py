@@ -45,6 +45,7 @@ def profile(
     training: bool | None = None,
     accumulate: bool = False,
     weights_apart: bool = False,
+    programs: bool = False,
     outputs: Outputs = "inputs",
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -71,6 +72,8 @@ def profile(
             with backward.
         weights_apart: whether, of a step in microbatches, the backward of weights is a task of its own.
             `place` leaves it together where that is not longer.
+        programs: whether the model will run as programs (`compile="stages"`): then the host calls no modules,
+            and autograd records nothing. It counts where times are estimated and `Cluster.host` is charged.
         outputs: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -111,6 +114,8 @@ def profile(
                 split_module_classes=split_module_classes,
                 arguments=arguments if measured and source != "hooks" else None,
             )
+        for each in graphs if programs else ():
+            each.graph["programs"] = True
         if source != "estimate" and measured:
             runs = [Captured(*run) for run in zip(graphs, given, arguments, strict=True)]
             with progress("measuring"):

@@ -108,7 +108,7 @@ class Tables(NamedTuple):
         seconds = [seconds_by_device(graph, names, devices, f"{phase}_s") for phase in phases]
         host_s = [host_s_of(indexed.costs, phase) for phase in phases]
         launch_s = problem.cluster.launch_s if any(map(any, host_s)) else 0.0
-        own = OwnWork.of(indexed, problem.cluster, training=problem.training)
+        own = OwnWork.of(problem.graph, indexed, problem.cluster)
         parts = [[last_part(own_s, problem.cluster.launch_s) for own_s in row] for row in host_s]
         to_end_s = [_to_end_s(problem, rows, back=back > 0) for back, rows in enumerate(seconds)]
         reads = [(layer, tensor) for layer, tensors in enumerate(indexed.reads) for tensor in tensors]

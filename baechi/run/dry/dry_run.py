@@ -82,7 +82,8 @@ def _run(model: nn.Module, inputs: Inputs, plan: Plan, asked: _Asked) -> Timelin
     gpus = computes_on_gpus(plan.cluster)
     # one process that stands for ranks runs programs, as they do
     stands = plan.cluster.emulated and plan.cluster.ranks and size_here() == 1
-    stages = Stages(backend="aot_eager") if stands else None
+    programs = plan.graph.graph.get("programs") and not plan.cluster.ranks
+    stages = Stages(backend="aot_eager") if stands or programs else None
     with prepared_for_dry_run(model, gpus=gpus), valueless_weights(model):
         try:
             if plan.graph.training != model.training:

@@ -7,8 +7,10 @@ call ─▶ guards ─▶ known: the graph's inputs, and the result with tokens 
 import copy
 import logging
 import os
+import re
 import threading
 import time
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
@@ -59,6 +61,11 @@ TARGET = "target"
 
 VARIABLE = "BAECHI_COMPILE"
 """The environment's switch: `BAECHI_COMPILE=0` runs all models as their code is written."""
+
+_CURE = "Or give distribute compile='auto', which runs such a model as its code is written"
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+"""A line of a traceback that torch writes into its message."""
 
 _LOGS = "debug", "info", "warn", "error", "critical", "exception", "log"
 
@@ -111,10 +118,7 @@ class Captured:
             except CompileError:
                 raise
             except Exception as error:  # whatever torch says of its graph
-                said = next(iter(str(error).strip().splitlines()), "")
-                raise CompileError(
-                    f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
-                ) from error
+                raise CompileError(_untraced(error)) from error
             self._stages[compiler] = made
             self.spent_s += time.perf_counter() - begun_s
         return self._stages[compiler]
@@ -272,7 +276,9 @@ class Captures:
     def refuse(self, kind: Hashable, error: CompileError) -> None:
         """From now on calls of a kind run as the code is written, if they may: steps of training may not."""
         if self.options.required and torch.is_grad_enabled():
-            raise error
+            if "compile=" in str(error):
+                raise error
+            raise CompileError(f"{error}. {_CURE}") from error
         self.why[kind] = str(error)
         self.tell(str(error))
 
@@ -484,6 +490,16 @@ def _reason(model: nn.Module, error: BaseException) -> str:
     where = line_in(getattr(error, "real_stack", None) or ())
     return (
         f"this {type(model).__name__} does not run as programs: {said}{explained and f' ({explained})'}"
-        f"{where and f', at {where}'}. Change that line, or give distribute compile='auto', which runs "
-        "such a model as its code is written"
+        f"{where and f', at {where}'}. Change that line. {_CURE}"
+    )
+
+
+def _untraced(error: BaseException) -> str:
+    """Why a captured graph has no backward, in torch's words, and the line of the operation."""
+    text = str(error).strip()
+    said = next(iter(text.splitlines()), "")
+    where = line_in([traceback.FrameSummary(file, int(line), "") for file, line in _FRAME.findall(text)])
+    return (
+        f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
+        f"{where and f', at {where}'}"
     )

@@ -274,11 +274,9 @@ def test_inductor() -> None:
 
 def test_split_layers_are_refused() -> None:
     model = seeded(Net)
-    baechi.distribute(
-        model, {"x": X, "y": Y}, cluster=baechi.Cluster.virtual(2), split={"b": {"out": 2}}, compile=EXACT
-    )
+    cluster = baechi.Cluster.virtual(2)
     with pytest.raises(baechi.CompileError, match="split="):
-        trained(model, X, Y)
+        baechi.distribute(model, {"x": X, "y": Y}, cluster=cluster, split={"b": {"out": 2}}, compile=EXACT)
 
 
 @pytest.mark.full
@@ -317,6 +315,10 @@ def test_arguments() -> None:
         baechi.Stages(backend="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):
         baechi.Stages(limit=0)
+    with pytest.raises(ValueError, match="CUDA graphs"):
+        baechi.Stages(mode="reduce-overhead")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pad inputs"):
+        baechi.Stages(dynamic=True)  # type: ignore[arg-type]
 
 
 def test_it_is_said_how_long_compiling_took(caplog: pytest.LogCaptureFixture) -> None:

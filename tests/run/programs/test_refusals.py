@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from run.pipeline.by_loop import assert_same_gradients
+from run.pipeline.nets import assert_at_most
 from run.programs.test_calls import AUTO, Net, X, Y, pair, programs, trained
 from torch import Tensor
 
@@ -44,10 +45,9 @@ class Told(logging.Handler):
 
 @pytest.mark.parametrize(("kind", "why"), [(Counts, "calls of a Counts"), (Branches, "branching")])
 def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
-    """It raises in training with the line; with `"auto"` the code runs, which is said once."""
-    model, _ = pair(kind)
+    """`distribute` raises with the line; with `"auto"` the code runs, which is said once."""
     with pytest.raises(baechi.CompileError, match=why) as raised:
-        trained(model, X, Y)
+        pair(kind)
     assert "test_refusals.py:" in str(raised.value)
     model, plain = pair(kind, how=AUTO)
     told = Told()
@@ -58,3 +58,20 @@ def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
     assert_same_gradients(model, plain)
     assert sum(why in one for one in told.said) == 1
     assert not programs(model)
+
+
+class Asserts(Net):
+    """Code that takes a number out of a tensor."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        assert_at_most(x.long(), 9)
+        return super().forward(x, y)
+
+
+def test_what_has_no_backward_says_the_line() -> None:
+    """What is captured, and cannot be traced with its backward, says where, and what to do."""
+    model, _ = pair(Asserts)
+    with pytest.raises(baechi.CompileError, match="not traced with its backward") as raised:
+        trained(model, X, Y)
+    assert "nets.py:" in str(raised.value)
+    assert "compile='auto'" in str(raised.value)
