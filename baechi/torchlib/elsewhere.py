@@ -6,7 +6,7 @@ What works element by element and in place does nothing here: the process that h
 else would need values, and raises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from baechi.errors import RankError
 from baechi.torchlib.modules.inside import modules_in
+from baechi.torchlib.operators.facts import facts_of
 from baechi.torchlib.private.modules import (
     buffer_table,
     flat_lists,
@@ -46,6 +47,7 @@ _COPIES = "copy.deepcopy(model.state_dict()) keeps what load_state_dict goes bac
 _WRITES = "write it before distribute, or let all ranks call load_state_dict"
 
 _CURES = {
+    "the state": "let all ranks call baechi.save(model, folder, optimizer=optimizer)",
     "output": (
         "read it on that rank, or, of what the model returns, let its loss (loss=) be all that you read"
     ),
@@ -106,7 +108,8 @@ class ElsewhereTensor(torch.Tensor):
         return self.like(self)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        self.refuse("it was to be written to a file", _TO_FILES)
+        is_state = self.called.startswith("the state")
+        self.refuse("it was to be written to a file", "" if is_state else _TO_FILES)
 
     def tolist(self) -> NoReturn:
         """Refused."""
@@ -133,10 +136,26 @@ class ElsewhereTensor(torch.Tensor):
             assert first is not None
             shapes = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in first]
             return first[0].like(func(shapes, *args[1:], **(kwargs or {})))
+        if isinstance(first, (list, tuple)) and facts_of(func).rule.lists and schema_of(func).is_mutable:
+            here = [number for number, one in enumerate(first) if not isinstance(one, ElsewhereTensor)]
+            if len(here) < len(first):  # each process does its own
+                return _of_here(func, here, args, kwargs or {})
         flat = [*args, *(kwargs or {}).values()]
         each = [one for value in flat for one in (value if isinstance(value, (list, tuple)) else [value])]
         cure = _WRITES if isinstance(first, ElsewhereTensor) and schema_of(func).is_mutable else ""
         next(one for one in each if isinstance(one, ElsewhereTensor)).refuse(str(func), cure)
+
+
+def _of_here(func: Any, here: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Do an operation in place on the tensors of lists that lie here."""
+    length = len(args[0])
+
+    def own(value: Any) -> Any:
+        is_list = isinstance(value, (list, tuple)) and len(value) == length
+        return [value[number] for number in here] if is_list else value
+
+    if here:
+        func(*map(own, args), **{name: own(value) for name, value in kwargs.items()})
 
 
 def leave_elsewhere(tensor: torch.Tensor, place: str, called: str, device: torch.device) -> torch.Tensor:

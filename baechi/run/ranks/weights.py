@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,13 +19,14 @@ from torch.optim.optimizer import (
 )
 
 from baechi.backend.ranks.devices import RankDevices
+from baechi.errors import RankError
 from baechi.run.ranks.first_replica import from_first_replica
 from baechi.torchlib.elsewhere import ElsewhereTensor, leave_elsewhere
 from baechi.torchlib.private.groups import TOTAL_NORM, TOTAL_NORM_BY_NAME, grouped_by_kind, norms_of
+from baechi.torchlib.private.patches import OPTIMIZER_SAVES
 from baechi.torchlib.tensors.storage import storage_object
 
-_models: "WeakSet[nn.Module]" = WeakSet()
-_backends: list[RankDevices] = []
+_backends: "WeakKeyDictionary[nn.Module, RankDevices]" = WeakKeyDictionary()
 
 
 def keep_own(
@@ -49,8 +50,7 @@ def keep_own(
             leave_elsewhere(weight, places[name], name, device)
     own = {id(weight): weight for weight in weights.values() if not isinstance(weight, ElsewhereTensor)}
     from_first_replica(backend, [weight for weight in own.values() if not weight.is_meta])
-    _models.add(model)
-    _backends[:] = [backend]
+    _backends[model] = backend
     _teach_torch()
     return {name: weight for name, weight in weights.items() if not isinstance(weight, ElsewhereTensor)}
 
@@ -60,7 +60,13 @@ def _teach_torch() -> None:
     aside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        for weight in _elsewhere(optimizer):
+        weights = [weight for _, weight in _elsewhere(optimizer)]
+        if weights and (kwargs.get("closure") or args[1:2] not in ((), (None,))):
+            raise RankError(
+                f"{type(optimizer).__name__}.step(closure) would run the model inside of the step, and some "
+                "weights lie in other processes: call the model and backward() first, then step()"
+            )
+        for weight in weights:
             if weight.grad is not None:
                 aside.append((weight, weight.grad))
                 weight.grad = None
@@ -72,14 +78,27 @@ def _teach_torch() -> None:
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+    OPTIMIZER_SAVES.put(state_dict)
     TOTAL_NORM.put(total_norm)
     TOTAL_NORM_BY_NAME.put(total_norm)
 
 
-def _elsewhere(optimizer: torch.optim.Optimizer) -> Iterator[ElsewhereTensor]:
-    for weight in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+def _elsewhere(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, ElsewhereTensor]]:
+    """The weights of other processes, with their numbers in the optimizer's state dict."""
+    weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for number, weight in enumerate(weights):
         if isinstance(weight, ElsewhereTensor):
-            yield weight
+            yield number, weight
+
+
+def state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Torch's state dict; states that lie elsewhere are noted in it, so that it is not written to a file."""
+    packed: dict[str, Any] = OPTIMIZER_SAVES.original(optimizer)
+    missing = {
+        number: ElsewhereTensor(weight, weight.place, f"the state of {weight.called}", weight.device)
+        for number, weight in (_elsewhere(optimizer) if packed["state"] else ())
+    }
+    return packed | {"elsewhere": missing} if missing else packed
 
 
 @torch.no_grad()
@@ -88,10 +107,11 @@ def total_norm(
 ) -> torch.Tensor:
     """Torch's norm of gradients, of which some lie on other ranks: the norm of each comes from its rank."""
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if not _are_ranked(given):
+    backend = _backend_of(given)
+    if backend is None:
         found: torch.Tensor = TOTAL_NORM.original(given, norm_type, error_if_nonfinite, foreach)
         return found
-    kind, backend = float(norm_type), _backends[-1]
+    kind = float(norm_type)
     backend.wires.agree_on(len(given), "gradients whose norm is asked for")
     norms = []
     for group in grouped_by_kind(given):
@@ -113,12 +133,14 @@ def total_norm(
     return total
 
 
-def _are_ranked(given: Sequence[torch.Tensor]) -> bool:
-    """Whether these are gradients of a model over ranks: then all ranks ask, with lists as long."""
-    if any(isinstance(one, ElsewhereTensor) for one in given):
-        return True
-    asked = {id(one) for one in given}
-    return any(id(weight.grad) in asked for model in _models for weight in model.parameters())
+def _backend_of(given: Sequence[torch.Tensor]) -> RankDevices | None:
+    """The devices of the model over ranks whose gradients these are: all ranks ask, with lists as long."""
+    asked, last = {id(one) for one in given}, None
+    for model, backend in _backends.items():
+        if any(id(weight.grad) in asked for weight in model.parameters()):
+            return backend
+        last = backend
+    return last if any(isinstance(one, ElsewhereTensor) for one in given) else None
 
 
 def _kind_of_norm(dtype: torch.dtype) -> torch.dtype:

@@ -158,6 +158,9 @@ PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devi
 TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor lies")
 """No mode sees it. Without it torch refuses what lies on another device."""
 
+OPTIMIZER_SAVES = _place(
+    torch.optim.Optimizer, "state_dict", "refuse to write an optimizer's states of some processes alone"
+)
 OPTIMIZER_LOADS = _place(
     torch.optim.Optimizer,
     "_process_value_according_to_param_policy",

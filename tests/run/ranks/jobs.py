@@ -84,7 +84,8 @@ def looped(text: str, what: str) -> dict[str, Any]:
         seen.append(loss.item())
         if what != "accumulated" or number:
             backwards = list(model.parameters())[::-1]
-            seen.append(nn.utils.clip_grad_norm_(backwards, 0.3, norm_type=3).item())
+            lists = {"foreach": True} if what == "foreach" else {}
+            seen.append(nn.utils.clip_grad_norm_(backwards, 0.3, norm_type=3, **lists).item())
             optimizer.step()
             schedule.step()
     if what == "kept":
@@ -182,6 +183,10 @@ def elsewhere(text: str) -> dict[str, str]:
     model(**data[0])["loss"].backward()
     (weight, *_) = [one for one in model.parameters() if isinstance(one, ElsewhereTensor)]
     logits = model(**data[0])["logits"]
+    adam = torch.optim.Adam(model.parameters())
+    adam.step()
+    adam.load_state_dict(copy.deepcopy(adam.state_dict()))
+    adam.step()
     questions: dict[str, Callable[[], Any]] = {
         "sum": lambda: weight.sum(),
         "item": lambda: weight.detach().reshape(-1)[0].item(),
@@ -192,6 +197,8 @@ def elsewhere(text: str) -> dict[str, str]:
         "own norm": lambda: torch.stack([one.grad.norm() for one in model.parameters()]),
         "logits": lambda: logits.argmax(-1) if isinstance(logits, ElsewhereTensor) else weight.sum(),
         "restore": lambda: baechi.restore(model),
+        "states": lambda: torch.save(adam.state_dict(), io.BytesIO()),
+        "closure": lambda: adam.step(lambda: model(**data[0])["loss"]),
     }
     found = {}
     for name, ask in questions.items():
