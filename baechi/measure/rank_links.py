@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from baechi.backend.ranks.rendezvous import own_device, wires
+from baechi.backend.ranks.rendezvous import divide, own_device, wires
 from baechi.backend.ranks.wires import Wires
 from baechi.backend.real.discover import discover
 from baechi.errors import RankError
@@ -29,6 +29,7 @@ SIZES = tuple([4**power for power in range(5, 13)])
 
 def rank_links(*, sizes: Sequence[int] = SIZES, rounds: int = 5) -> Cluster:
     """Measure the links between all processes; each of them calls this, and each has the result."""
+    divide(1)  # whatever replicas there were: all processes are measured
     ways, own = wires(), own_device()
     with ways.guarded():
         devices = ways.gather_all((ways.host, _device(ways, own)))

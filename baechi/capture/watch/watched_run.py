@@ -112,7 +112,7 @@ class Watch:
             if node is not None and (number >= LEAF_NUMBER or number != self._node):
                 self._host_work["node"] += 1
             self._node = number
-            if facts.name == "detach":  # of what the hooks kept; weights' gradients count apart
+            if facts.rule.becomes_grad:  # also of what the hooks kept; weights' gradients count apart
                 return
         elif torch.is_grad_enabled() and any([tensor.requires_grad for tensor in given]):
             self._host_work["recorded"] += 1
