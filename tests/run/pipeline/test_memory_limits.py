@@ -44,7 +44,8 @@ def test_three_limits(graphs: dict[int, LayerGraph]) -> None:
         pipeline = placed(graphs, limit)
         steps.append(pipeline.timeline.makespan_s)
         kinds.add((pipeline.microbatches, pipeline.order, tuple(pipeline.plan.device_of.values())))
-        assert _fastest_s(graphs, limit) >= steps[-1] * (1 - 1e-9)
+        # of orders within a thousandth the one with less memory is taken
+        assert _fastest_s(graphs, limit) * (1 + 1e-3) >= steps[-1]
         _runs_within(pipeline, limit)
         limit = max(pipeline.timeline.peak_bytes.values())
     assert len(kinds) == 3 and steps == sorted(steps) and steps[0] < steps[-1]

@@ -95,9 +95,11 @@ class Exchanges(Counts):
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "why"), [(Keeps, "detach"), (Exchanges, "items of a")])
 def test_what_is_refused_leaves_the_buffers(kind: type[Counts], why: str) -> None:
-    model = seeded(kind).double()
-    baechi.distribute(model, X, cluster=baechi.Cluster.virtual(2), device_map=WHERE, compile=EXACT)
+    model, cluster = seeded(kind).double(), baechi.Cluster.virtual(2)
     before = dict(model.named_buffers())
+    with pytest.raises(baechi.CompileError, match=why):  # by the dry run
+        baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT)
+    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, verify=False)
     with pytest.raises(baechi.CompileError, match=why):
         model(X)
     assert all(one is before[name] for name, one in model.named_buffers())
