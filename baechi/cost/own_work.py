@@ -42,7 +42,7 @@ class OwnWork:
     def of(cls, graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> "OwnWork":
         """Look up a graph's costs on a cluster; all are 0 if either says nothing of the host."""
         knows_host = any([layer.host_forward_s for layer in indexed.costs])
-        costs = (host_costs_of(graph, cluster) if knows_host else None) or HostCosts()
+        costs = host_costs_of(graph, cluster) if knows_host else HostCosts()
         training = graph.training
         trained = [training and _trained(layer) for layer in indexed.costs]
         ways_s = costs.transfer_s, costs.gradient_transfer_s
@@ -59,10 +59,10 @@ class OwnWork:
         )
 
 
-def host_costs_of(graph: LayerGraph, cluster: Cluster) -> HostCosts | None:
-    """What a cluster's host takes for the steps of a graph's model, which may run as programs."""
-    host = cluster.host
-    return host.of_programs() if host is not None and graph.graph.get("programs") else host
+def host_costs_of(graph: LayerGraph, cluster: Cluster) -> HostCosts:
+    """What a cluster's host takes for steps of a graph's model, which may run as programs; 0 if unsaid."""
+    host = cluster.host or HostCosts()
+    return host.of_programs() if graph.graph.get("programs") else host
 
 
 def _trained(layer: LayerCosts) -> bool:

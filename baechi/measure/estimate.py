@@ -39,20 +39,19 @@ def estimate(graph: LayerGraph, cluster: Cluster, devices: Iterable[Device] | No
     estimate_issue(graph, cluster.launch_s, host_costs_of(graph, cluster))
 
 
-def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts | None) -> None:
+def estimate_issue(graph: LayerGraph, launch_s: float, host: HostCosts) -> None:
     """Put on a graph how long the host takes to issue each layer: launches, and what torch does itself."""
-    of_torch = host or HostCosts()
     for name, costs in graph.placed_costs():
         data, work = graph.nodes[name], dict(costs.host_work or {})
         kernels = Work.of(graph, name, backward=False).kernels
-        data["host_forward_s"] = kernels * launch_s + of_torch.seconds_of(work)
+        data["host_forward_s"] = kernels * launch_s + host.seconds_of(work)
         if graph.training:
             kernels = Work.of(graph, name, backward=True).kernels
             if graph.graph.get("backward_captured", False):
                 work = _of_backward(costs, accumulate=graph.graph.get("accumulate", False))
             else:  # it calls no module, and records nothing
                 work = {what: BACKWARD_PER_FORWARD * work.get(what, 0) for what in _OPERATORS}
-            data["host_backward_s"] = kernels * launch_s + of_torch.seconds_of(work)
+            data["host_backward_s"] = kernels * launch_s + host.seconds_of(work)
 
 
 def _of_backward(costs: LayerCosts, *, accumulate: bool) -> dict[HostWork, float]:

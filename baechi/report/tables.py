@@ -281,7 +281,5 @@ def hosts(plan: Plan, timeline: Timeline) -> list[Table]:
     left = left if links else "Nothing goes there."
     return [
         Table("Hosts", columns, tuple(rows), columns[:1], note + more),
-        Table(
-            "Between hosts", headings, tuple(links), headings[:1], left if links else "Nothing goes there."
-        ),
+        Table("Between hosts", headings, tuple(links), headings[:1], left),
     ]

@@ -165,7 +165,7 @@ class IndexedPlan:
     @property
     def host_costs(self) -> HostCosts:
         """What the runtime's own work takes of the host; nothing if graph or cluster does not say."""
-        return (host_costs_of(self.graph, self.cluster) if self.knows_host else None) or HostCosts()
+        return host_costs_of(self.graph, self.cluster) if self.knows_host else HostCosts()
 
     @cached_property
     def queues(self) -> list[list[int]]:

@@ -19,10 +19,10 @@ SHARED = (
 
 _NO_WEIGHTS: Splits = {"shapes": {}, "tied": {}, "refused": ""}
 
-_SAME = (
-    "kernels", "backward_kernels", "host_forward_s", "host_backward_s", "host_work", "backward_host_work",
-    "dtype",
-)  # fmt: skip
+HOST = ("host_forward_s", "host_backward_s", "host_work", "backward_host_work")
+"""What the host does for a shard: the same as for the whole."""
+
+_SAME = ("kernels", "backward_kernels", *HOST, "dtype")
 _ARITHMETIC = ("arithmetic", "backward_arithmetic")
 """The same of each kernel."""
 

@@ -14,7 +14,7 @@ import networkx as nx
 
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
-from baechi.split.costs import SHARED, TIMES
+from baechi.split.costs import HOST, SHARED, TIMES
 from baechi.split.spec import Sharding
 from baechi.torchlib.shards.table import LAYERS, kind_of
 
@@ -155,15 +155,12 @@ def _hand_to_shards(
             shard["held_until"] = whole["held_until"]
 
 
-_HOST = ("host_forward_s", "host_backward_s", "host_work", "backward_host_work")
-
-
 def _shard_of_op(made: LayerGraph, node: str, number: int, shard: str, share: float) -> str:
     data, name = made.nodes[node], f"{node}[{number}]"
     own: dict[str, Any] = {key: data[key] for key in _KEPT if key in data}
     own |= {key: data[key] * share for key in (*SHARED, *_OF_SHARD) if data.get(key)}
     own |= {key: scaled(data[key], share) for key in TIMES if key in data}
-    own |= {key: data[key] for key in _HOST if key in data}
+    own |= {key: data[key] for key in HOST if key in data}
     if data["kind"] == "layer":  # an activation, which runs as the op that it is
         own |= {"kind": "glue", "module": own["module"].rpartition(".")[0], "type": LAYERS[own["type"]]}
     if _is_loss(made, node):

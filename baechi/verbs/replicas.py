@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from baechi.cost.transfer import ring_links, ring_s
+from baechi.cost.transfer import ring_s
 from baechi.errors import PlacementError
 from baechi.place.evaluation import Effort
 from baechi.place.recompute import Recompute
@@ -148,13 +148,13 @@ def _all_reduce_s(pipeline: Pipeline, cluster: Cluster, groups: Groups) -> dict[
     for name, costs in pipeline.graph.placed_costs():
         sizes[pipeline.device_of[name]] += ceil(costs.grad_bytes)
     found: dict[str, float] = {}
-    rings = [list(ring) for ring in zip(*groups, strict=True)]
-    sends = [list(pairwise([*ring, ring[0]])) for ring in rings]
-    on_card = _on_card(cluster, [pair for ring in sends for pair in ring])
+    rings = [list(pairwise([*ring, ring[0]])) for ring in zip(*groups, strict=True)]
+    on_card = _on_card(cluster, [pair for ring in rings for pair in ring])
     for number, (name, size_bytes) in enumerate(sizes.items()):
         links = [
             replace(link, bytes_per_s=link.bytes_per_s / on_card.get(pair, 1))
-            for pair, link in zip(sends[number], ring_links(cluster, rings[number]), strict=True)
+            for pair in rings[number]
+            for link in [cluster.link_between(*pair)]
         ]
         found[name] = ring_s(links, size_bytes)
     return found

@@ -29,19 +29,19 @@ from architectures.batches import (
     waves,
 )
 
-_TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-_BARE = _TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}
-_SMALL = _TOKENS | _LAYERS | {"intermediate_size": 64, "max_position_embeddings": 64}
-_GROUPED = _SMALL | {"num_key_value_heads": 2, "head_dim": 8}
-_GPT = _TOKENS | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_BARE = TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}
+SMALL = TOKENS | LAYERS | {"intermediate_size": 64, "max_position_embeddings": 64}
+GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
+GPT = TOKENS | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _EXPERTS = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
     "shared_expert_intermediate_size": 32,
 }
-_HALVES = {
+HALVES = {
     "encoder_layers": 2,
     "decoder_layers": 2,
     "encoder_attention_heads": 4,
@@ -49,13 +49,13 @@ _HALVES = {
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
 }
-_BART = _TOKENS | _HALVES | {"d_model": 32, "max_position_embeddings": 64}
-_T5 = _TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-_VISION = _LAYERS | {"intermediate_size": 64, "image_size": 16, "patch_size": 4}
+_BART = TOKENS | HALVES | {"d_model": 32, "max_position_embeddings": 64}
+T5 = TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+VISION = LAYERS | {"intermediate_size": 64, "image_size": 16, "patch_size": 4}
 _RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}
 
 
-def _row(name: str, model: str, inputs: Inputs, *settings: dict[str, Any]) -> Architecture:
+def row(name: str, model: str, inputs: Inputs, *settings: dict[str, Any]) -> Architecture:
     """Return the row of the transformers class `model` configured by the union of `settings`."""
 
     def build() -> nn.Module:
@@ -73,144 +73,144 @@ _CLASSES = torch.tensor([0, 1])
 _MAP = torch.ones(2, 32, 32, dtype=torch.long)
 
 HELD_IN: tuple[Architecture, ...] = (
-    _row("llama", "LlamaForCausalLM", language, _GROUPED),
-    _row("gpt2", "GPT2LMHeadModel", language, _GPT),
-    _row("bert", "BertForSequenceClassification", classified, _SMALL),
-    _row("t5", "T5ForConditionalGeneration", translation, _T5, {"decoder_start_token_id": 0}),
-    _row("bart", "BartForConditionalGeneration", translation, _BART),
-    _row(
+    row("llama", "LlamaForCausalLM", language, GROUPED),
+    row("gpt2", "GPT2LMHeadModel", language, GPT),
+    row("bert", "BertForSequenceClassification", classified, SMALL),
+    row("t5", "T5ForConditionalGeneration", translation, T5, {"decoder_start_token_id": 0}),
+    row("bart", "BartForConditionalGeneration", translation, _BART),
+    row(
         "clip",
         "CLIPModel",
         captioned(return_loss=True),
-        {"text_config": _SMALL, "vision_config": _VISION, "projection_dim": 16},
+        {"text_config": SMALL, "vision_config": VISION, "projection_dim": 16},
     ),
-    _row("vit", "ViTForImageClassification", images(labels=_CLASSES), _VISION),
-    _row(
+    row("vit", "ViTForImageClassification", images(labels=_CLASSES), VISION),
+    row(
         "mixtral",
         "MixtralForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         {"num_local_experts": 4, "output_router_logits": True},
     ),
 )
 
 _DECODERS = (
-    _row("mistral", "MistralForCausalLM", language, _GROUPED, {"sliding_window": 4}),
-    _row("qwen3", "Qwen3Model", sentences, _GROUPED),
-    _row("gemma2", "Gemma2ForCausalLM", language, _GROUPED, {"sliding_window": 4}),
-    _row("falcon", "FalconForCausalLM", language, _TOKENS, _LAYERS),
-    _row(
+    row("mistral", "MistralForCausalLM", language, GROUPED, {"sliding_window": 4}),
+    row("qwen3", "Qwen3Model", sentences, GROUPED),
+    row("gemma2", "Gemma2ForCausalLM", language, GROUPED, {"sliding_window": 4}),
+    row("falcon", "FalconForCausalLM", language, TOKENS, LAYERS),
+    row(
         "gpt_neo",
         "GPTNeoModel",
         sentences,
-        _TOKENS,
+        TOKENS,
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4},
         {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
     ),
-    _row("opt", "OPTForCausalLM", masked, _SMALL, {"ffn_dim": 64, "word_embed_proj_dim": 16}),
-    _row("bloom", "BloomForCausalLM", masked, _TOKENS, {"hidden_size": 32, "n_head": 4}),
-    _row(
+    row("opt", "OPTForCausalLM", masked, SMALL, {"ffn_dim": 64, "word_embed_proj_dim": 16}),
+    row("bloom", "BloomForCausalLM", masked, TOKENS, {"hidden_size": 32, "n_head": 4}),
+    row(
         "stablelm",
         "StableLmModel",
         sentences,
-        _GROUPED,
+        GROUPED,
         {"use_parallel_residual": True, "qk_layernorm": True},
     ),
-    _row("qwen2_moe", "Qwen2MoeForCausalLM", language, _GROUPED, _EXPERTS),
-    _row(
+    row("qwen2_moe", "Qwen2MoeForCausalLM", language, GROUPED, _EXPERTS),
+    row(
         "qwen3_next",
         "Qwen3NextModel",
         sentences,
-        _GROUPED,
+        GROUPED,
         _EXPERTS,
         {"linear_num_key_heads": 2, "linear_num_value_heads": 2},
         {"linear_key_head_dim": 8, "linear_value_head_dim": 8},
         {"layer_types": ["linear_attention", "full_attention"]},
     ),
-    _row(
+    row(
         "deepseek_v3",
         "DeepseekV3Model",
         sentences,
-        _SMALL,
+        SMALL,
         {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
         {"moe_intermediate_size": 16, "first_k_dense_replace": 1, "num_key_value_heads": 4},
         {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8},
         {"qk_rope_head_dim": 4, "qk_nope_head_dim": 4},
     ),
-    _row(
+    row(
         "gpt_oss",
         "GptOssModel",
         sentences,
-        _GROUPED,
+        GROUPED,
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
     ),
-    _row(
+    row(
         "jamba",
         "JambaForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         {"num_experts": 4, "output_router_logits": True, "attn_layer_period": 2},
         {"attn_layer_offset": 1, "mamba_d_state": 4, "use_mamba_kernels": False},
     ),
-    _row("mamba", "MambaForCausalLM", language, _BARE, {"state_size": 4}),
-    _row(
+    row("mamba", "MambaForCausalLM", language, _BARE, {"state_size": 4}),
+    row(
         "mamba2",
         "Mamba2Model",
         sentences,
         _BARE,
         {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
     ),
-    _row(
+    row(
         "recurrent_gemma",
         "RecurrentGemmaForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         {"lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
     ),
 )
 
 _ENCODERS = (
-    _row(
+    row(
         "distilbert",
         "DistilBertForQuestionAnswering",
         questions,
-        _TOKENS,
+        TOKENS,
         {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
     ),
-    _row("albert", "AlbertModel", sentences, _SMALL, {"embedding_size": 16}),
-    _row(
+    row("albert", "AlbertModel", sentences, SMALL, {"embedding_size": 16}),
+    row(
         "deberta_v2",
         "DebertaV2Model",
         sentences,
-        _SMALL,
+        SMALL,
         {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8},
         {"conv_kernel_size": 3},
     ),
-    _row("longformer", "LongformerModel", sentences, _SMALL, {"attention_window": 4}),
-    _row(
+    row("longformer", "LongformerModel", sentences, SMALL, {"attention_window": 4}),
+    row(
         "xlnet",
         "XLNetModel",
         sentences,
-        _TOKENS,
+        TOKENS,
         {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
     ),
-    _row(
+    row(
         "funnel",
         "FunnelModel",
         sentences,
-        _TOKENS,
+        TOKENS,
         {"block_sizes": [1, 1], "num_decoder_layers": 1},
         {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64},
     ),
-    _row(
+    row(
         "mobilebert",
         "MobileBertForMaskedLM",
         masked,
-        _SMALL,
+        SMALL,
         {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
     ),
-    _row("fnet", "FNetModel", lambda: {"input_ids": token_ids(2, LENGTH)}, _SMALL),
-    _row(
+    row("fnet", "FNetModel", lambda: {"input_ids": token_ids(2, LENGTH)}, SMALL),
+    row(
         "perceiver",
         "PerceiverForMaskedLM",
         masked,
@@ -222,7 +222,7 @@ _ENCODERS = (
 )
 
 _PAIRS = (
-    _row(
+    row(
         "led",
         "LEDForConditionalGeneration",
         translation,
@@ -230,63 +230,63 @@ _PAIRS = (
         {"attention_window": 4, "max_encoder_position_embeddings": 64},
         {"max_decoder_position_embeddings": 64},
     ),
-    _row(
+    row(
         "switch_transformers",
         "SwitchTransformersForConditionalGeneration",
         translation,
-        _T5,
+        T5,
         {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 4},
         {"decoder_start_token_id": 0, "num_decoder_layers": 2},
     ),
-    _row(
+    row(
         "prophetnet",
         "ProphetNetForConditionalGeneration",
         translation,
-        _TOKENS,
+        TOKENS,
         {"num_encoder_layers": 2, "num_encoder_attention_heads": 4, "encoder_ffn_dim": 64},
         {"num_decoder_layers": 2, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 64},
         {"hidden_size": 32, "max_position_embeddings": 64},
     ),
-    _row(
+    row(
         "encoder_decoder",
         "EncoderDecoderModel",
         translation,
-        {"encoder": _SMALL | {"model_type": "bert"}, "decoder_start_token_id": 1},
-        {"decoder": _GPT | {"model_type": "gpt2", "add_cross_attention": True}},
+        {"encoder": SMALL | {"model_type": "bert"}, "decoder_start_token_id": 1},
+        {"decoder": GPT | {"model_type": "gpt2", "add_cross_attention": True}},
         {"pad_token_id": 0},
     ),
 )
 
 _VISUAL = (
-    _row(
+    row(
         "beit",
         "BeitModel",
         images(),
-        _VISION,
+        VISION,
         {"use_relative_position_bias": True},
     ),
-    _row(
+    row(
         "swin",
         "SwinModel",
         images(),
         {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1]},
         {"num_heads": [2, 4], "window_size": 2},
     ),
-    _row(
+    row(
         "convnext",
         "ConvNextModel",
         images(),
         {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2},
     ),
-    _row("resnet", "ResNetForImageClassification", images(labels=_CLASSES), _RESNET),
-    _row(
+    row("resnet", "ResNetForImageClassification", images(labels=_CLASSES), _RESNET),
+    row(
         "mobilenet_v2",
         "MobileNetV2Model",
         images(64),
         {"depth_multiplier": 0.1, "min_depth": 4, "depth_divisible_by": 4},
         {"initializer_range": 0.4},
     ),
-    _row(
+    row(
         "segformer",
         "SegformerForSemanticSegmentation",
         images(32, labels=_MAP),
@@ -294,7 +294,7 @@ _VISUAL = (
         {"sr_ratios": [2, 1], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]},
         {"num_attention_heads": [1, 2], "decoder_hidden_size": 16},
     ),
-    _row(
+    row(
         "upernet",
         "UperNetForSemanticSegmentation",
         images(32, labels=_MAP),
@@ -309,26 +309,26 @@ _VISUAL = (
         {"hidden_size": 16, "pool_scales": [1, 2]},
         {"auxiliary_in_channels": 8, "auxiliary_channels": 8},
     ),
-    _row(
+    row(
         "detr",
         "DetrForObjectDetection",
         images(32),
-        _HALVES,
+        HALVES,
         {"backbone_config": _RESNET | {"model_type": "resnet", "out_features": ["stage2"]}},
         {"d_model": 32, "num_queries": 5, "auxiliary_loss": True},
     ),
-    _row(
+    row(
         "vit_mae",
         "ViTMAEForPreTraining",
         images(),
-        _VISION,
+        VISION,
         {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1},
         {"decoder_num_attention_heads": 2, "decoder_intermediate_size": 32},
     ),
 )
 
 _AUDIBLE = (
-    _row(
+    row(
         "whisper",
         "WhisperForConditionalGeneration",
         spectra,
@@ -336,21 +336,21 @@ _AUDIBLE = (
         {"num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16},
         {"decoder_start_token_id": 1},
     ),
-    _row(
+    row(
         "wav2vec2",
         "Wav2Vec2ForCTC",
         waves,
-        _SMALL,
+        SMALL,
         {"conv_dim": [16, 16], "conv_kernel": [10, 4], "conv_stride": [5, 4]},
         {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
         {"apply_spec_augment": False, "ctc_loss_reduction": "mean"},
     ),
-    _row(
+    row(
         "speecht5",
         "SpeechT5ForTextToSpeech",
         spoken,
-        _TOKENS,
-        _HALVES,
+        TOKENS,
+        HALVES,
         {"hidden_size": 32, "num_mel_bins": 8, "reduction_factor": 1, "speaker_embedding_dim": 8},
         {"speech_decoder_prenet_units": 16, "speech_decoder_postnet_units": 16},
         {"speech_decoder_postnet_layers": 2, "apply_spec_augment": False},
@@ -360,33 +360,33 @@ _AUDIBLE = (
 )
 
 _MULTIMODAL = (
-    _row(
+    row(
         "blip",
         "BlipForConditionalGeneration",
         captioned(labels=token_ids(2, LENGTH)),
-        {"text_config": _SMALL | {"encoder_hidden_size": 32, "sep_token_id": 2}},
-        {"vision_config": _VISION, "projection_dim": 16, "image_text_hidden_size": 16},
+        {"text_config": SMALL | {"encoder_hidden_size": 32, "sep_token_id": 2}},
+        {"vision_config": VISION, "projection_dim": 16, "image_text_hidden_size": 16},
     ),
-    _row(
+    row(
         "vilt",
         "ViltForQuestionAnswering",
         captioned(labels=torch.ones(2, 2)),
-        _SMALL,
-        _VISION,
+        SMALL,
+        VISION,
     ),
-    _row(
+    row(
         "llava",
         "LlavaForConditionalGeneration",
         interleaved,
-        {"text_config": _GROUPED | {"model_type": "llama"}, "image_token_index": 3},
-        {"vision_config": _VISION | {"model_type": "clip_vision_model"}},
+        {"text_config": GROUPED | {"model_type": "llama"}, "image_token_index": 3},
+        {"vision_config": VISION | {"model_type": "clip_vision_model"}},
     ),
-    _row(
+    row(
         "qwen2_vl",
         "Qwen2VLForConditionalGeneration",
         patched,
         {
-            "text_config": _GROUPED
+            "text_config": GROUPED
             | {
                 "rope_parameters": {
                     "rope_type": "default",
@@ -399,33 +399,33 @@ _MULTIMODAL = (
         },
         {"image_token_id": 3, "vision_start_token_id": 4, "tie_word_embeddings": True},
     ),
-    _row(
+    row(
         "groupvit",
         "GroupViTModel",
         captioned(return_loss=True),
-        {"text_config": _SMALL, "projection_dim": 16, "projection_intermediate_dim": 32},
+        {"text_config": SMALL, "projection_dim": 16, "projection_intermediate_dim": 32},
         {
-            "vision_config": _VISION
+            "vision_config": VISION
             | {"depths": [1, 1], "num_group_tokens": [4, 2], "num_output_groups": [4, 2]}
         },
     ),
 )
 
 _SEQUENTIAL = (
-    _row(
+    row(
         "time_series_transformer",
         "TimeSeriesTransformerForPrediction",
         series,
-        _HALVES,
+        HALVES,
         {"d_model": 16, "prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2]},
         {"num_time_features": 1, "num_static_categorical_features": 1},
         {"cardinality": [3], "embedding_dimension": [2]},
     ),
-    _row(
+    row(
         "decision_transformer",
         "DecisionTransformerModel",
         episodes,
-        _GPT,
+        GPT,
         {"state_dim": 5, "act_dim": 3, "hidden_size": 32, "max_ep_len": 20},
     ),
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
 
-from architectures.base import VOCABULARY, Architecture, noise, seeded, token_ids
+from architectures.base import VOCABULARY, Architecture, noise, token_ids
 from architectures.batches import (
     LENGTH,
     Inputs,
@@ -21,44 +19,16 @@ from architectures.batches import (
     translation,
     waves,
 )
+from architectures.hugging_face import GPT, GROUPED, HALVES, LAYERS, SMALL, T5, TOKENS, VISION, row
 
-_TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SMALL = _TOKENS | _LAYERS | {"intermediate_size": 64, "max_position_embeddings": 64}
-_GROUPED = _SMALL | {"num_key_value_heads": 2, "head_dim": 8}
-_GPT = _TOKENS | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-_HALVES = {
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "decoder_start_token_id": 1,
-}
-_BART = _TOKENS | _HALVES | {"d_model": 32, "max_position_embeddings": 64}
-_T5 = _TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-_T5 |= {"decoder_start_token_id": 0}
-_VISION = _LAYERS | {"intermediate_size": 64, "image_size": 16, "patch_size": 4}
-_CLIP = {"text_config": _SMALL, "vision_config": _VISION, "projection_dim": 16}
+_HALVES = HALVES | {"decoder_start_token_id": 1}
+_BART = TOKENS | _HALVES | {"d_model": 32, "max_position_embeddings": 64}
+_T5 = T5 | {"decoder_start_token_id": 0}
+_CLIP = {"text_config": SMALL, "vision_config": VISION, "projection_dim": 16}
 _WAVE = {"conv_dim": [16, 16], "conv_kernel": [10, 4], "conv_stride": [5, 4]}
 _WAVE |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "apply_spec_augment": False}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _SERIES = {"d_model": 16, "num_input_channels": 2, "context_length": 16, "patch_length": 4}
-
-
-def _row(name: str, model: str, inputs: Inputs, *settings: dict[str, Any]) -> Architecture:
-    """A transformers class of some settings."""
-
-    def build() -> nn.Module:
-        import transformers
-
-        architecture = getattr(transformers, model)
-        merged = {key: value for part in settings for key, value in part.items()}
-        module: nn.Module = architecture(architecture.config_class(**deepcopy(merged)))
-        return module
-
-    return Architecture(name, seeded(build), inputs)
 
 
 def _labelled_images(side: int = 16) -> Inputs:
@@ -136,66 +106,66 @@ def _long(length: int) -> Inputs:
 
 
 FIRST: tuple[Architecture, ...] = (
-    _row("gemma3", "Gemma3ForCausalLM", language, _GROUPED, {"sliding_window": 4}),
-    _row("phi", "PhiForCausalLM", masked, _SMALL),
-    _row("phi3", "Phi3ForCausalLM", language, _SMALL, {"num_key_value_heads": 2}),
-    _row("gptj", "GPTJForCausalLM", language, _GPT, {"rotary_dim": 4}),
-    _row("gpt_neox", "GPTNeoXForCausalLM", masked, _SMALL),
-    _row("cohere", "CohereForCausalLM", language, _GROUPED),
-    _row("olmo2", "Olmo2ForCausalLM", language, _GROUPED),
-    _row("starcoder2", "Starcoder2ForCausalLM", masked, _GROUPED, {"sliding_window": 4}),
-    _row("mpt", "MptForCausalLM", language, _TOKENS, {"d_model": 32, "n_heads": 4, "n_layers": 2}),
-    _row("roberta", "RobertaForMaskedLM", masked, _SMALL),
-    _row("electra", "ElectraForSequenceClassification", classified, _SMALL, {"embedding_size": 16}),
-    _row("mpnet", "MPNetForMaskedLM", masked, _SMALL),
-    _row("roformer", "RoFormerForMaskedLM", masked, _SMALL, {"embedding_size": 16}),
-    _row("convbert", "ConvBertModel", sentences, _SMALL, {"embedding_size": 16, "head_ratio": 2}),
-    _row(
+    row("gemma3", "Gemma3ForCausalLM", language, GROUPED, {"sliding_window": 4}),
+    row("phi", "PhiForCausalLM", masked, SMALL),
+    row("phi3", "Phi3ForCausalLM", language, SMALL, {"num_key_value_heads": 2}),
+    row("gptj", "GPTJForCausalLM", language, GPT, {"rotary_dim": 4}),
+    row("gpt_neox", "GPTNeoXForCausalLM", masked, SMALL),
+    row("cohere", "CohereForCausalLM", language, GROUPED),
+    row("olmo2", "Olmo2ForCausalLM", language, GROUPED),
+    row("starcoder2", "Starcoder2ForCausalLM", masked, GROUPED, {"sliding_window": 4}),
+    row("mpt", "MptForCausalLM", language, TOKENS, {"d_model": 32, "n_heads": 4, "n_layers": 2}),
+    row("roberta", "RobertaForMaskedLM", masked, SMALL),
+    row("electra", "ElectraForSequenceClassification", classified, SMALL, {"embedding_size": 16}),
+    row("mpnet", "MPNetForMaskedLM", masked, SMALL),
+    row("roformer", "RoFormerForMaskedLM", masked, SMALL, {"embedding_size": 16}),
+    row("convbert", "ConvBertModel", sentences, SMALL, {"embedding_size": 16, "head_ratio": 2}),
+    row(
         "nystromformer",
         "NystromformerModel",
         sentences,
-        _SMALL,
+        SMALL,
         {"num_landmarks": 4, "segment_means_seq_len": 4},
     ),
-    _row("esm", "EsmForMaskedLM", masked, _SMALL, {"mask_token_id": 4, "position_embedding_type": "rotary"}),
-    _row(
+    row("esm", "EsmForMaskedLM", masked, SMALL, {"mask_token_id": 4, "position_embedding_type": "rotary"}),
+    row(
         "modernbert",
         "ModernBertForMaskedLM",
         masked,
-        _SMALL,
+        SMALL,
         {"local_attention": 4, "cls_token_id": 1, "sep_token_id": 2},
     ),
-    _row(
+    row(
         "xlm",
         "XLMModel",
         sentences,
         {"vocab_size": VOCABULARY, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64},
     ),
-    _row("pegasus", "PegasusForConditionalGeneration", translation, _BART),
-    _row(
+    row("pegasus", "PegasusForConditionalGeneration", translation, _BART),
+    row(
         "m2m_100",
         "M2M100ForConditionalGeneration",
         translation,
         _BART,
         {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
     ),
-    _row("mt5", "MT5ForConditionalGeneration", translation, _T5),
-    _row(
+    row("mt5", "MT5ForConditionalGeneration", translation, _T5),
+    row(
         "longt5",
         "LongT5ForConditionalGeneration",
         translation,
         _T5,
         {"local_radius": 4, "encoder_attention_type": "transient-global", "global_block_size": 4},
     ),
-    _row("deit", "DeiTForImageClassification", _labelled_images(), _VISION),
-    _row(
+    row("deit", "DeiTForImageClassification", _labelled_images(), VISION),
+    row(
         "dinov2",
         "Dinov2ForImageClassification",
         _labelled_images(),
-        _LAYERS,
+        LAYERS,
         {"image_size": 16, "patch_size": 4, "drop_path_rate": 0.1},
     ),
-    _row(
+    row(
         "swinv2",
         "Swinv2Model",
         images(),
@@ -208,13 +178,13 @@ FIRST: tuple[Architecture, ...] = (
             "window_size": 2,
         },
     ),
-    _row(
+    row(
         "regnet",
         "RegNetForImageClassification",
         _labelled_images(32),
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "groups_width": 4},
     ),
-    _row(
+    row(
         "efficientnet",
         "EfficientNetModel",
         images(32),
@@ -231,7 +201,7 @@ FIRST: tuple[Architecture, ...] = (
             "expand_ratios": [1, 2],
         },
     ),
-    _row(
+    row(
         "mobilevit",
         "MobileViTModel",
         images(64),
@@ -242,7 +212,7 @@ FIRST: tuple[Architecture, ...] = (
             "num_attention_heads": 4,
         },
     ),
-    _row(
+    row(
         "levit",
         "LevitModel",
         images(64),
@@ -254,7 +224,7 @@ FIRST: tuple[Architecture, ...] = (
             "key_dim": [8, 8, 8],
         },
     ),
-    _row(
+    row(
         "poolformer",
         "PoolFormerModel",
         images(32),
@@ -267,21 +237,21 @@ FIRST: tuple[Architecture, ...] = (
             "padding": [2, 1],
         },
     ),
-    _row("yolos", "YolosModel", images(), _VISION, {"image_size": [16, 16], "num_detection_tokens": 4}),
-    _row(
+    row("yolos", "YolosModel", images(), VISION, {"image_size": [16, 16], "num_detection_tokens": 4}),
+    row(
         "siglip",
         "SiglipModel",
         captioned(return_loss=True),
-        {"text_config": _SMALL, "vision_config": _VISION},
+        {"text_config": SMALL, "vision_config": VISION},
     ),
-    _row("timesformer", "TimesformerModel", _videos, _VISION, {"num_frames": 4}),
-    _row("hubert", "HubertForCTC", waves, _SMALL, _WAVE, {"ctc_loss_reduction": "mean"}),
-    _row("wavlm", "WavLMModel", lambda: {"input_values": noise(2, 800)}, _SMALL, _WAVE, {"num_buckets": 8}),
-    _row(
+    row("timesformer", "TimesformerModel", _videos, VISION, {"num_frames": 4}),
+    row("hubert", "HubertForCTC", waves, SMALL, _WAVE, {"ctc_loss_reduction": "mean"}),
+    row("wavlm", "WavLMModel", lambda: {"input_values": noise(2, 800)}, SMALL, _WAVE, {"num_buckets": 8}),
+    row(
         "ast",
         "ASTForAudioClassification",
         _spectrogram,
-        _LAYERS,
+        LAYERS,
         {
             "intermediate_size": 64,
             "patch_size": 4,
@@ -291,7 +261,7 @@ FIRST: tuple[Architecture, ...] = (
             "num_mel_bins": 16,
         },
     ),
-    _row(
+    row(
         "speech_to_text",
         "Speech2TextForConditionalGeneration",
         _speech,
@@ -305,16 +275,16 @@ FIRST: tuple[Architecture, ...] = (
             "decoder_layerdrop": 0.0,
         },
     ),
-    _row("layoutlm", "LayoutLMForSequenceClassification", _boxed, _SMALL, {"max_2d_position_embeddings": 64}),
-    _row("bros", "BrosModel", _floating_boxes, _SMALL, {"hidden_size": 128}),
-    _row(
+    row("layoutlm", "LayoutLMForSequenceClassification", _boxed, SMALL, {"max_2d_position_embeddings": 64}),
+    row("bros", "BrosModel", _floating_boxes, SMALL, {"hidden_size": 128}),
+    row(
         "lxmert",
         "LxmertModel",
         _regions,
-        _SMALL,
+        SMALL,
         {"l_layers": 1, "x_layers": 1, "r_layers": 1, "visual_feat_dim": 16},
     ),
-    _row(
+    row(
         "patchtst",
         "PatchTSTForPrediction",
         _history,
@@ -328,19 +298,19 @@ FIRST: tuple[Architecture, ...] = (
             "loss": "mse",
         },
     ),
-    _row("informer", "InformerForPrediction", _series_with_time, _WITH_TIME),
-    _row(
+    row("informer", "InformerForPrediction", _series_with_time, _WITH_TIME),
+    row(
         "clipseg",
         "CLIPSegForImageSegmentation",
         _queried,
         _CLIP,
         {"extract_layers": [0, 1], "reduce_dim": 16, "decoder_num_attention_heads": 2},
     ),
-    _row(
+    row(
         "rwkv",
         "RwkvForCausalLM",
         language,
-        _TOKENS,
+        TOKENS,
         {
             "hidden_size": 32,
             "num_hidden_layers": 2,
@@ -349,18 +319,18 @@ FIRST: tuple[Architecture, ...] = (
             "context_length": 64,
         },
     ),
-    _row(
+    row(
         "falcon_mamba",
         "FalconMambaForCausalLM",
         language,
-        _TOKENS,
+        TOKENS,
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     ),
-    _row(
+    row(
         "olmoe",
         "OlmoeForCausalLM",
         language,
-        _SMALL,
+        SMALL,
         {
             "experts_implementation": "batched_mm",
             "num_experts": 4,
@@ -368,73 +338,73 @@ FIRST: tuple[Architecture, ...] = (
             "num_key_value_heads": 2,
         },
     ),
-    _row("ctrl", "CTRLLMHeadModel", language, _GPT, {"dff": 64}),
-    _row(
+    row("ctrl", "CTRLLMHeadModel", language, GPT, {"dff": 64}),
+    row(
         "deberta",
         "DebertaForSequenceClassification",
         classified,
-        _SMALL,
+        SMALL,
         {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     ),
 )
 """Those that were looked at while something was mended."""
 
 LAST: tuple[Architecture, ...] = (
-    _row("qwen2", "Qwen2ForCausalLM", language, _GROUPED),
-    _row("smollm3", "SmolLM3ForCausalLM", language, _GROUPED),
-    _row("granite", "GraniteForCausalLM", language, _GROUPED, {"embedding_multiplier": 2.0}),
-    _row("codegen", "CodeGenForCausalLM", language, _GPT, {"rotary_dim": 4}),
-    _row("helium", "HeliumForCausalLM", masked, _GROUPED),
-    _row("nemotron", "NemotronForCausalLM", language, _GROUPED),
-    _row("glm", "GlmForCausalLM", language, _GROUPED),
-    _row("diffllama", "DiffLlamaForCausalLM", language, _GROUPED),
-    _row("persimmon", "PersimmonForCausalLM", language, _SMALL),
-    _row(
+    row("qwen2", "Qwen2ForCausalLM", language, GROUPED),
+    row("smollm3", "SmolLM3ForCausalLM", language, GROUPED),
+    row("granite", "GraniteForCausalLM", language, GROUPED, {"embedding_multiplier": 2.0}),
+    row("codegen", "CodeGenForCausalLM", language, GPT, {"rotary_dim": 4}),
+    row("helium", "HeliumForCausalLM", masked, GROUPED),
+    row("nemotron", "NemotronForCausalLM", language, GROUPED),
+    row("glm", "GlmForCausalLM", language, GROUPED),
+    row("diffllama", "DiffLlamaForCausalLM", language, GROUPED),
+    row("persimmon", "PersimmonForCausalLM", language, SMALL),
+    row(
         "lfm2",
         "Lfm2ForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         {"layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
     ),
-    _row("biogpt", "BioGptForCausalLM", masked, _SMALL, {"layerdrop": 0.0}),
-    _row("squeezebert", "SqueezeBertModel", sentences, _SMALL, {"embedding_size": 32}),
-    _row("megatron_bert", "MegatronBertForMaskedLM", masked, _SMALL),
-    _row("ernie", "ErnieForSequenceClassification", classified, _SMALL),
-    _row("big_bird", "BigBirdForMaskedLM", masked, _SMALL, {"attention_type": "original_full"}),
-    _row(
+    row("biogpt", "BioGptForCausalLM", masked, SMALL, {"layerdrop": 0.0}),
+    row("squeezebert", "SqueezeBertModel", sentences, SMALL, {"embedding_size": 32}),
+    row("megatron_bert", "MegatronBertForMaskedLM", masked, SMALL),
+    row("ernie", "ErnieForSequenceClassification", classified, SMALL),
+    row("big_bird", "BigBirdForMaskedLM", masked, SMALL, {"attention_type": "original_full"}),
+    row(
         "tapas",
         "TapasModel",
         lambda: sentences() | {"token_type_ids": torch.zeros(2, LENGTH, 7, dtype=torch.long)},
-        _SMALL,
+        SMALL,
         {"type_vocab_sizes": [3, 8, 8, 2, 8, 8, 8]},
     ),
-    _row("ibert", "IBertForSequenceClassification", classified, _SMALL),
-    _row("luke", "LukeModel", sentences, _SMALL, {"entity_vocab_size": 8, "entity_emb_size": 16}),
-    _row("mbart", "MBartForConditionalGeneration", translation, _BART),
-    _row("marian", "MarianMTModel", translation, _BART),
-    _row("blenderbot", "BlenderbotForConditionalGeneration", translation, _BART),
-    _row("umt5", "UMT5ForConditionalGeneration", translation, _T5),
-    _row(
+    row("ibert", "IBertForSequenceClassification", classified, SMALL),
+    row("luke", "LukeModel", sentences, SMALL, {"entity_vocab_size": 8, "entity_emb_size": 16}),
+    row("mbart", "MBartForConditionalGeneration", translation, _BART),
+    row("marian", "MarianMTModel", translation, _BART),
+    row("blenderbot", "BlenderbotForConditionalGeneration", translation, _BART),
+    row("umt5", "UMT5ForConditionalGeneration", translation, _T5),
+    row(
         "pegasus_x",
         "PegasusXForConditionalGeneration",
         translation,
         _BART,
         {"block_size": 4, "num_global_tokens": 4},
     ),
-    _row("ijepa", "IJepaModel", images(), _VISION),
-    _row(
+    row("ijepa", "IJepaModel", images(), VISION),
+    row(
         "convnextv2",
         "ConvNextV2ForImageClassification",
         _labelled_images(),
         {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2},
     ),
-    _row(
+    row(
         "mobilenet_v1",
         "MobileNetV1ForImageClassification",
         _labelled_images(32),
         {"depth_multiplier": 0.25, "min_depth": 4},
     ),
-    _row(
+    row(
         "pvt",
         "PvtModel",
         images(32),
@@ -450,7 +420,7 @@ LAST: tuple[Architecture, ...] = (
             "mlp_ratios": [2, 2],
         },
     ),
-    _row(
+    row(
         "focalnet",
         "FocalNetModel",
         images(),
@@ -464,13 +434,13 @@ LAST: tuple[Architecture, ...] = (
             "focal_windows": [3, 3],
         },
     ),
-    _row(
+    row(
         "bit",
         "BitForImageClassification",
         _labelled_images(32),
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "num_groups": 4},
     ),
-    _row(
+    row(
         "hiera",
         "HieraModel",
         images(32),
@@ -488,11 +458,11 @@ LAST: tuple[Architecture, ...] = (
             "embed_dim_multiplier": 2.0,
         },
     ),
-    _row(
+    row(
         "vitdet",
         "VitDetModel",
         images(32),
-        _LAYERS,
+        LAYERS,
         {
             "image_size": 32,
             "pretrain_image_size": 32,
@@ -502,11 +472,11 @@ LAST: tuple[Architecture, ...] = (
             "use_relative_position_embeddings": True,
         },
     ),
-    _row(
+    row(
         "videomae",
         "VideoMAEForPreTraining",
         _masked_videos,
-        _VISION,
+        VISION,
         {
             "num_frames": 4,
             "tubelet_size": 2,
@@ -517,35 +487,35 @@ LAST: tuple[Architecture, ...] = (
             "norm_pix_loss": False,
         },
     ),
-    _row(
+    row(
         "vivit",
         "VivitModel",
         _videos,
-        _LAYERS,
+        LAYERS,
         {"intermediate_size": 64, "image_size": 16, "num_frames": 4, "tubelet_size": [2, 4, 4]},
     ),
-    _row(
+    row(
         "unispeech",
         "UniSpeechForCTC",
         waves,
-        _SMALL,
+        SMALL,
         _WAVE,
         {"ctc_loss_reduction": "mean", "num_ctc_classes": VOCABULARY},
     ),
-    _row("sew", "SEWModel", lambda: {"input_values": noise(2, 800)}, _SMALL, _WAVE, {"squeeze_factor": 2}),
-    _row(
+    row("sew", "SEWModel", lambda: {"input_values": noise(2, 800)}, SMALL, _WAVE, {"squeeze_factor": 2}),
+    row(
         "data2vec_audio",
         "Data2VecAudioModel",
         lambda: {"input_values": noise(2, 800)},
-        _SMALL,
+        SMALL,
         _WAVE,
         {"conv_pos_kernel_size": 3},
     ),
-    _row(
+    row(
         "moonshine",
         "MoonshineForConditionalGeneration",
         lambda: {"input_values": noise(2, 2000), "labels": token_ids(2, 5)},
-        _TOKENS,
+        TOKENS,
         {
             "hidden_size": 32,
             "intermediate_size": 64,
@@ -556,43 +526,43 @@ LAST: tuple[Architecture, ...] = (
             "decoder_start_token_id": 1,
         },
     ),
-    _row(
+    row(
         "lilt",
         "LiltModel",
         lambda: {k: v for k, v in _boxed().items() if k != "labels"},
-        _SMALL,
+        SMALL,
         {"hidden_size": 48, "max_2d_position_embeddings": 64},
     ),
-    _row(
+    row(
         "layoutlmv3",
         "LayoutLMv3Model",
         lambda: {k: v for k, v in _boxed().items() if k != "labels"},
-        _SMALL,
+        SMALL,
         {"max_2d_position_embeddings": 64, "coordinate_size": 6, "shape_size": 4, "visual_embed": False},
     ),
-    _row("visual_bert", "VisualBertModel", _embedded_regions, _SMALL, {"visual_embedding_dim": 16}),
-    _row(
+    row("visual_bert", "VisualBertModel", _embedded_regions, SMALL, {"visual_embedding_dim": 16}),
+    row(
         "patchtsmixer",
         "PatchTSMixerForPrediction",
         _history,
         _SERIES,
         {"num_layers": 2, "prediction_length": 4, "patch_stride": 4, "loss": "mse"},
     ),
-    _row("git", "GitForCausalLM", captioned(), _SMALL, {"vision_config": _VISION}),
-    _row(
+    row("git", "GitForCausalLM", captioned(), SMALL, {"vision_config": VISION}),
+    row(
         "altclip",
         "AltCLIPModel",
         captioned(return_loss=True),
-        {"text_config": _SMALL | {"project_dim": 16}, "vision_config": _VISION, "projection_dim": 16},
+        {"text_config": SMALL | {"project_dim": 16}, "vision_config": VISION, "projection_dim": 16},
     ),
-    _row("owlvit", "OwlViTModel", captioned(return_loss=True), _CLIP),
-    _row(
+    row("owlvit", "OwlViTModel", captioned(return_loss=True), _CLIP),
+    row(
         "xclip",
         "XCLIPModel",
         lambda: sentences() | {"pixel_values": noise(2, 4, 3, 16, 16)},
         {
-            "text_config": _SMALL,
-            "vision_config": _VISION
+            "text_config": SMALL,
+            "vision_config": VISION
             | {
                 "mit_hidden_size": 32,
                 "mit_intermediate_size": 64,
@@ -602,28 +572,28 @@ LAST: tuple[Architecture, ...] = (
             "projection_dim": 32,
         },
     ),
-    _row(
+    row(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         _EXPERTS,
         {"experts_implementation": "batched_mm"},
     ),
-    _row(
+    row(
         "granitemoe",
         "GraniteMoeForCausalLM",
         language,
-        _GROUPED,
+        GROUPED,
         {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"},
     ),
-    _row("imagegpt", "ImageGPTModel", lambda: {"input_ids": token_ids(2, LENGTH)}, _GPT),
-    _row("openai_gpt", "OpenAIGPTLMHeadModel", language, _GPT),
-    _row(
+    row("imagegpt", "ImageGPTModel", lambda: {"input_ids": token_ids(2, LENGTH)}, GPT),
+    row("openai_gpt", "OpenAIGPTLMHeadModel", language, GPT),
+    row(
         "zamba2",
         "Zamba2ForCausalLM",
         language,
-        _SMALL,
+        SMALL,
         {
             "mamba_d_state": 8,
             "mamba_headdim": 8,
@@ -635,7 +605,7 @@ LAST: tuple[Architecture, ...] = (
             "use_mamba_kernels": False,
         },
     ),
-    _row(
+    row(
         "reformer",
         "ReformerModelWithLMHead",
         _long(16),

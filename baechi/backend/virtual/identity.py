@@ -24,6 +24,7 @@ from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.torch_names import torch_devices
 from baechi.records.cluster import HOST
 from baechi.torchlib.fakes.kernels import refuse_valueless
+from baechi.torchlib.host_work import work_of_call
 from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import DeviceContext, function_modes, without_dispatch_modes
 from baechi.torchlib.private.patches import (
@@ -168,8 +169,7 @@ class Identity:
         return called
 
     def _called(self, module: nn.Module) -> None:
-        has_code = type(module) is not nn.Sequential and next(module.children(), None) is not None
-        self._emulator.take("module_call" if has_code else "leaf_call")
+        self._emulator.take(work_of_call(module))
 
     def _zeroed(self, owner: nn.Module | torch.optim.Optimizer) -> None:
         if isinstance(owner, nn.Module):

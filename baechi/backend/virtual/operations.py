@@ -9,11 +9,11 @@ from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.work import Due
 from baechi.backend.virtual.work_of import work_of
+from baechi.torchlib.host_work import work_of_operator
 from baechi.torchlib.operators.facts import (
     Facts,
     flat,
     host_waits,
-    host_work_of,
     is_kernel,
     may_lie_on_host,
     writes_of,
@@ -66,7 +66,7 @@ class Operations:
             emulator.take("list", device=device)
             emulator.take("list_tensor", len(flat(args[:1])), device)
         else:
-            emulator.take(host_work_of(func, facts), device=device)
+            emulator.take(work_of_operator(func, facts), device=device)
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation that is not a view."""

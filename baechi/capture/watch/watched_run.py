@@ -20,14 +20,10 @@ from baechi.capture.watch.trace import Call, Function, Origin, Storage, Trace, U
 from baechi.capture.watch.values import Values
 from baechi.errors import CaptureError
 from baechi.records.device import HostWork
+from baechi.torchlib.host_work import BackwardNodes, work_of_call, work_of_operator
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.torchlib.operators.facts import Facts, host_work_of
-from baechi.torchlib.private.autograd import (
-    LEAF_NUMBER,
-    current_autograd_node,
-    sequence_number,
-    top_saved_hooks,
-)
+from baechi.torchlib.operators.facts import Facts
+from baechi.torchlib.private.autograd import top_saved_hooks
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.transforms import current_transform
@@ -73,7 +69,7 @@ class Watch:
         self.done: tuple[int, tuple[tuple[Any, int], ...]] = (-2, ())
         """In backward, the node that was done last; of each gradient that it made, shape and next node."""
         self._host_work = Counter[HostWork]()
-        self._node = -1
+        self._nodes = BackwardNodes()
         self._regions = 0
         self._checkpoint: weakref.ref[Any] | None = None
         self._checkpoints = 0
@@ -101,22 +97,17 @@ class Watch:
 
     def note_call(self, module: nn.Module) -> None:
         """Count a call of a module, as the emulated cluster does."""
-        has_code = type(module) is not nn.Sequential and next(module.children(), None) is not None
-        self._host_work["module_call" if has_code else "leaf_call"] += 1
+        self._host_work[work_of_call(module)] += 1
 
     def note_operator(self, func: Any, facts: Facts, given: Iterable[torch.Tensor]) -> None:
         """Count what torch does on the host for an operator, as the emulated cluster does."""
         if self.trace.backward is not None:
-            node: Any = current_autograd_node()
-            number = -1 if node is None else sequence_number(node)
-            if node is not None and (number >= LEAF_NUMBER or number != self._node):
-                self._host_work["node"] += 1
-            self._node = number
+            self._host_work["node"] += self._nodes.enters()
             if facts.rule.becomes_grad:  # also of what the hooks kept; weights' gradients count apart
                 return
         elif torch.is_grad_enabled() and any([tensor.requires_grad for tensor in given]):
             self._host_work["recorded"] += 1
-        self._host_work[host_work_of(func, facts)] += 1
+        self._host_work[work_of_operator(func, facts)] += 1
 
     def host_work(self) -> Mapping[HostWork, int]:
         """What torch did on the host since it was asked before."""

@@ -7,7 +7,7 @@ cluster at every operation, so both mean the same by a write, a kernel, a flop.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -150,15 +150,6 @@ def is_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     # constants that torch's own code makes in passing stay on the host; it says nothing of pinning
     return "pin_memory" in kwargs or bool(flat([*args, *kwargs.values()]))
-
-
-def host_work_of(func: Any, facts: Facts) -> Literal["view", "operator", "product", "convolution"]:
-    """What an operator is to the host."""
-    if not facts.kernel:
-        return "view"
-    if "convolution" in facts.name:
-        return "convolution"
-    return "product" if func.overloadpacket in flop_registry else "operator"
 
 
 def is_uncounted(func: Any) -> bool:

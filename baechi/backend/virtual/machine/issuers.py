@@ -21,6 +21,7 @@ import torch
 
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Host, Stream
+from baechi.torchlib.host_work import BackwardNodes
 from baechi.torchlib.private.autograd import (
     LEAF_NUMBER,
     current_autograd_node,
@@ -83,7 +84,7 @@ class Thread:
         self._log: Thread | None = None  # another thread that made the nodes whose backward runs here
         self._backwards: list[_Backward] = []
         self._task = FORWARD
-        self._node = FORWARD
+        self._nodes = BackwardNodes()
         # by sequence number: autograd nodes made from there on belong to a layer of a step. The records
         # are weak references: a record is as large as its step, and the caller may have dropped it
         self._starts: deque[int] = deque(maxlen=_OWNERS_KEPT)
@@ -151,10 +152,7 @@ class Thread:
 
     def enters_node(self) -> bool:
         """Whether what runs now is the first operator of an autograd node, in backward."""
-        node: Any = current_autograd_node()
-        number = FORWARD if node is None else sequence_number(node)
-        before, self._node = self._node, number
-        return node is not None and (number >= LEAF_NUMBER or number != before)
+        return self._nodes.enters()
 
     @contextmanager
     def running_again(self) -> Iterator[None]:
