@@ -331,9 +331,10 @@ class Captures:
                 ) from None
             except refusals() as error:
                 raise CompileError(_reason(model, error)) from error
-        if len(self._bound) != 1:  # it computes nothing
+        ran, self._bound = self._bound, []  # else the batch would live until the next call
+        if len(ran) != 1:  # it computes nothing
             return None
-        ((captured, flat, tables),) = self._bound
+        ((captured, flat, tables),) = ran
         assigned = _put_back(captured, flat, tables)
         captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
         return Bound(captured, flat, template, assigned)
