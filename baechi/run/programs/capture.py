@@ -42,8 +42,8 @@ from baechi.torchlib.private.graphs import (
     refusals,
     source_of,
     too_many,
-    writes_in_place,
     writes_seen,
+    written_by,
 )
 from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
 from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks, buffer_table
@@ -417,8 +417,8 @@ def _kept(places: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> dict[int, in
     """By output that is an input which was written in place, the input's number."""
     found = {}
     for number, node in enumerate(outputs):
-        while node.op in ("call_function", "call_method") and writes_in_place(node.target):
-            node = node.args[0]  # type: ignore[assignment]
+        while (written := written_by(node)) is not None:
+            node = written
         if node in places:
             found[number] = places.index(node)
     return found

@@ -34,13 +34,17 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     for path, one in model.named_modules():
         path_of.setdefault(str(id(one)), path)
     blocks = _blocks(model)
-    operations = [node for node in module.graph.nodes if node.op not in _NO_OPERATION]
+    for inside in module.modules():  # those of a checkpointed region are in a graph of their own
+        for node in _operations(inside):
+            if blocks:
+                _note_block(node, path_of, blocks)
+            own = _run_of(node, path_of, run_of_layer)
+            if own is not None and inside is not module:
+                node.meta["custom"] = {**node.meta.get("custom", {}), RUN: own}
+    operations, runs = _operations(module), dict[fx.Node, int]()
     for node in operations:
-        if blocks:
-            _note_block(node, path_of, blocks)
-    runs: dict[fx.Node, int] = {}
-    for node in operations:
-        run = _run_of(node, path_of, run_of_layer)
+        inner = [_last_run(one) for one in _graphs_of(node)]
+        run = max(inner, default=None) or _run_of(node, path_of, run_of_layer)
         before = [runs[one] for one in node.all_input_nodes if one in runs]
         if run is not None or before:
             runs[node] = max([*before, *([] if run is None else [run])])
@@ -50,6 +54,28 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     for node in operations:
         runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
         node.meta["custom"] = {**node.meta.get("custom", {}), RUN: runs[node]}
+
+
+def _operations(module: nn.Module) -> list[fx.Node]:
+    if not isinstance(module, fx.GraphModule):
+        return []
+    return [node for node in module.graph.nodes if node.op not in _NO_OPERATION]
+
+
+def _graphs_of(node: fx.Node) -> list[fx.GraphModule]:
+    """The graphs that an operation runs."""
+    owner, found = node.graph.owning_module, []
+    for one in node.all_input_nodes if owner is not None else ():
+        held = getattr(owner, str(one.target), None) if one.op == "get_attr" else None
+        if isinstance(held, fx.GraphModule):
+            found.append(held)
+    return found
+
+
+def _last_run(module: fx.GraphModule) -> int:
+    """The last run of what a graph does, with the graphs inside of it."""
+    nodes = [node for one in module.modules() for node in _operations(one)]
+    return max([node.meta.get("custom", {}).get(RUN, 0) for node in nodes], default=0)
 
 
 def _blocks(model: nn.Module) -> frozenset[str]:

@@ -155,7 +155,8 @@ class Cutting:
             run = node.meta.get("custom", {}).get(RUN)
             before = [found[one] for one in node.all_input_nodes if one in found]
             if _is_part(node):
-                found[node] = found[node.all_input_nodes[0]]
+                if before:
+                    found[node] = before[0]
             elif run is not None:
                 found[node] = max([self._own_position(node, run), *before])
             elif before:

@@ -143,11 +143,20 @@ def _sets_buffers(one: Any) -> bool:
     return True
 
 
-def writes_in_place(target: Any) -> bool:
-    """Whether an operation of a captured graph writes its first argument, and is that."""
-    if isinstance(target, str):
-        return target.endswith("_") and not target.endswith("__")
-    return getattr(target, "__module__", "") == "_operator" and target.__name__ in _IN_PLACE
+def written_by(node: fx.Node) -> fx.Node | None:
+    """What an operation of a captured graph writes, if it returns that: its first argument, or `out=`."""
+    if node.op not in ("call_function", "call_method"):
+        return None
+    target: Any = node.target
+    if "out" in node.kwargs:
+        found = node.kwargs["out"]
+    elif isinstance(target, str) and target.endswith("_") and not target.endswith("__"):
+        found = node.args[0]
+    elif getattr(target, "__module__", "") == "_operator" and target.__name__ in _IN_PLACE:
+        found = node.args[0]
+    else:
+        return None
+    return found if isinstance(found, fx.Node) else None
 
 
 def source_of(place: fx.Node) -> str:

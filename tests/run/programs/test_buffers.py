@@ -136,3 +136,66 @@ def test_backward_reads_what_forward_read(order: str) -> None:
     assert programs(model)
     assert torch.equal(model.scale, plain.scale)
     assert_same_gradients(model, plain)
+
+
+class Teacher(nn.Module):
+    """A frozen layer follows another one: its weights are written in forward, without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6).requires_grad_(False), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for weight, followed in zip(self.b.parameters(), self.a.parameters(), strict=True):
+                weight.mul_(0.5).add_(followed, alpha=0.5)
+        return (self.a(x) - self.b(x)).square().mean()
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_weights_that_forward_writes(number: int) -> None:
+    """Each microbatch writes them once, and nothing else does: what is tried before leaves them."""
+    model = seeded(Teacher).double()
+    plain = copy.deepcopy(model)
+    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
+    for _ in range(2):
+        expected = loop(plain, {"x": X}, number)
+        loss = model(X)
+        loss.backward()
+        assert torch.allclose(loss.detach(), expected, rtol=1e-13) and programs(model)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, plain.get_parameter(name)), name
+    assert_same_gradients(model, plain, 1e-13)
+
+
+class Normed(nn.Module):
+    """A norm whose buffers are assigned what was written to them by `out=`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+        self.b, self.drop = nn.Linear(6, 6), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x)).square().mean()
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_buffers_written_by_out(number: int) -> None:
+    """They are the same objects, and have the values of the loop."""
+    model = seeded(Normed)
+    plain, before = copy.deepcopy(model), dict(model.named_buffers())
+    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
+    for _ in range(2):
+        expected = loop(plain, {"x": X}, number)
+        loss = model(X)
+        loss.backward()
+        assert torch.allclose(loss.detach(), expected, rtol=1e-13) and programs(model)
+    for name, buffer in model.named_buffers():
+        assert buffer is before[name], name
+        assert torch.allclose(buffer, plain.get_buffer(name), rtol=1e-13), name
+    assert_same_gradients(model, plain, 1e-13)

@@ -27,6 +27,7 @@ from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.caller_objects import handed_kept
 from baechi.run.pipeline.batch.draws import Draws
 from baechi.run.pipeline.batch.hidden_writes import HiddenWrites
+from baechi.run.pipeline.batch.written_weights import WrittenWeights
 from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
@@ -179,12 +180,12 @@ class Looker:
             return result
 
         with self.set_as(setting) as change:
-            with left_as_found(model, contents="none") as keeper, _contents_kept(keeper), handed_kept(whole):
+            with self._kept() as keeper, handed_kept(whole):
                 before, foreign = _counts(model), _foreign_states(keeper)
                 together = run(whole)
                 left, strange = _written(model, before), foreign != _foreign_states(keeper)
             results = []
-            with left_as_found(model, contents="none") as keeper, _contents_kept(keeper):
+            with self._kept():
                 before = _counts(model)
                 for first, count, part in zip(accumulate(rows, initial=0), rows, parts, strict=False):
                     draws.part(first, count, sum(rows))
@@ -200,6 +201,13 @@ class Looker:
         still = [name for name, module in model.named_modules() if isinstance(module, _OTHER_IN_TRAINING)]
         writers = frozenset([*still, *(name.rpartition(".")[0] for name in {*left, *left_by_parts})])
         return Seen(together, results, strange or draws.are_strange, unit, others, writers)
+
+    @contextmanager
+    def _kept(self) -> Iterator[Keeper]:
+        """Within this context the model's code may write; afterwards all is as it was."""
+        weights = WrittenWeights(self.model, self._at)
+        with left_as_found(self.model, contents="none") as keeper, _contents_kept(keeper), weights:
+            yield keeper
 
     @contextmanager
     def set_as(self, setting: Setting) -> Iterator[Callable[[Inputs], Inputs]]:
