@@ -14,6 +14,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -232,6 +233,7 @@ class Captures:
         self.orders: dict[Hashable, list[tuple[bool, int, int]]] = {}
         self._compiled: Callable[..., Any] | None = None
         self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
+        self._modules: Sequence[nn.Module] = ()
         self._alone = threading.RLock()
         self._told: set[str] = set()
         self.last_told = ""
@@ -263,6 +265,7 @@ class Captures:
             self.tell(f"it is called {seen}")
             return None
         with self._alone:
+            self._modules = modules
             try:
                 _refuse_plan(runtime)
                 _refuse_draws(model, modules)
@@ -317,7 +320,8 @@ class Captures:
         with (
             unwatched(),
             compiler_back(),
-            forwards_set_aside(model),
+            forwards_set_aside(self._modules),
+            runtime.stand_ins.standing(self._modules) if runtime.over_ranks else nullcontext(),
             capturing(self.options.limit, _loggers()),
         ):
             try:
@@ -365,7 +369,7 @@ class Captures:
         )
 
         def run(*flat: Any) -> Sequence[torch.Tensor]:
-            tables = list(map(buffer_table, modules_in(model))) if captured.sets_buffers else ()
+            tables = list(map(buffer_table, self._modules)) if captured.sets_buffers else ()
             self._bound.append((captured, flat, [(table, dict(table)) for table in tables if table]))
             return captured.tokens
 

@@ -93,31 +93,29 @@ def _bound(
     """The graphs of calls, with the model's own weights among their inputs."""
     for part in parts:
         _refuse_leaves(part)
-    stand_ins = runtime.stand_ins
     captures = runtime.programs
-    with stand_ins.standing(model):
-        try:
-            bounds = captures.bind(model, runtime, loss, parts, alike=alike)
-            if bounds is None:
-                raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
-            assigned = [one.name for bound in bounds for one in bound.assigned]
-            if assigned:
-                raise CompileError(
-                    f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
-                )
-            compiler = captures.compiler(runtime)
-            for bound in bounds:
-                bound.captured.compiled(runtime, bound.flat, compiler)
-        except CompileError as error:
-            why = str(error).partition(". Change that line, or")[0]
+    try:
+        bounds = captures.bind(model, runtime, loss, parts, alike=alike)
+        if bounds is None:
+            raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
+        assigned = [one.name for bound in bounds for one in bound.assigned]
+        if assigned:
             raise CompileError(
-                f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
-                "one process"
-            ) from error
+                f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
+            )
+        compiler = captures.compiler(runtime)
+        for bound in bounds:
+            bound.captured.compiled(runtime, bound.flat, compiler)
+    except CompileError as error:
+        why = str(error).partition(". Change that line, or")[0]
+        raise CompileError(
+            f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
+            "one process"
+        ) from error
     made: dict[int, Bound] = {}
     for bound in bounds:
         known = None if bound.like is None else made[id(bound.like)]
-        made[id(bound)] = bound.with_flat(stand_ins.weight, known)
+        made[id(bound)] = bound.with_flat(runtime.stand_ins.weight, known)
     return list(made.values())
 
 

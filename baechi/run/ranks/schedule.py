@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.order.pipeline.by_rank import Action, Computation, Message, Transfer, in_messages, of_rank
 from baechi.records.plan import Plan
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
@@ -23,6 +23,9 @@ from baechi.torchlib.tensors.layout import strides_without_gaps
 
 STATE: Slot = -1
 """In place of a slot: the state of a microbatch's random generator."""
+
+JOINED_BYTES = 1 << 16
+"""So large a message of several values may be: they are copied into it, which larger ones would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Schedule:
 
     def extend(self, tasks: Iterable[tuple[int, int]]) -> None:
         """A further phase: microbatches and positions."""
-        actions: list[Action] = []
+        actions: list[Computation | Transfer] = []
         for microbatch, position in tasks:
             program = self._values[microbatch].program_at(position)
             if program is not None:
@@ -105,9 +108,10 @@ class Schedule:
                 rank = self._backend.ranks[program.place]
                 actions.append(Computation(rank, microbatch, position))
                 self._after(actions, microbatch, program)
-        own = of_rank(actions, self._backend.wires.rank)
+        own = of_rank(in_messages(actions, _bytes_of, JOINED_BYTES), self._backend.wires.rank)
         self.phases.append(own)
-        self.rows |= {one.number: Row.of(one) for one in own if isinstance(one, Transfer)}
+        messages = [one for one in own if isinstance(one, Message)]
+        self.rows |= {one.number: Row.of(one) for message in messages for one in message.transfers}
         lines = "\n".join(map(str, self.transfers))
         self.digests.append(int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7]))
 
@@ -119,7 +123,7 @@ class Schedule:
         """Where parts of a gradient are made, by `id` of its leaf."""
         return list(self.gradients.get(leaf, ()))
 
-    def words(self, one: Action) -> str:
+    def words(self, one: Computation | Transfer) -> str:
         """What an action computes, or brings: whose forward or backward."""
         if isinstance(one, Computation):
             return self._words(one.microbatch, one.position)
@@ -142,7 +146,7 @@ class Schedule:
     def _numbered(values: Values) -> list[tuple[int, Slot]]:
         return [(number, slot) for number, slot in enumerate(values.compiled.inputs) if slot is not None]
 
-    def _before(self, actions: list[Action], microbatch: int, program: Program) -> None:
+    def _before(self, actions: list[Computation | Transfer], microbatch: int, program: Program) -> None:
         """What a program reads from other ranks, unless it was sent there already."""
         for copy, original in program.copies:
             if copy in program.sent:
@@ -170,7 +174,7 @@ class Schedule:
             if self.state_at[microbatch] != rank:
                 actions.append(self.state_sent(microbatch, rank))
 
-    def _after(self, actions: list[Action], microbatch: int, program: Program) -> None:
+    def _after(self, actions: list[Computation | Transfer], microbatch: int, program: Program) -> None:
         for slot in program.makes:
             self._made[microbatch, slot] = program.place
             for copy, place in program.sends.get(slot, ()):
@@ -204,7 +208,7 @@ class Schedule:
 
     def _sent(
         self,
-        actions: list[Action],
+        actions: list[Computation | Transfer],
         microbatch: int,
         slots: tuple[Slot, Slot],
         source: tuple[str, Program],
@@ -246,3 +250,7 @@ class Schedule:
         self.transfers.append(made)
         self.state_at[microbatch] = rank
         return made
+
+
+def _bytes_of(one: Transfer) -> int:
+    return prod(one.shape) * cast(torch.dtype, getattr(torch, one.dtype)).itemsize
