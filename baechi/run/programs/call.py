@@ -29,7 +29,8 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.averages import Averages
-from baechi.run.programs.capture import Bound, kind_of_call
+from baechi.run.programs.capture import Bound
+from baechi.run.programs.kinds import kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.programs.program import Compiled
 from baechi.run.runtime import Runtime

@@ -28,9 +28,10 @@ from baechi.progress import say
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
+from baechi.run.pipeline.batch.look import capture_installed, is_from_capture
+from baechi.run.programs.kinds import Kind, kind_of_call, who_sees
 from baechi.run.programs.names import note_runs
 from baechi.run.programs.program import Compiled
-from baechi.run.reorder.schedule import has_hooks_inside
 from baechi.run.runtime import Runtime
 from baechi.run.user_line import line_in
 from baechi.torchlib.dynamo import compiler_back
@@ -46,9 +47,7 @@ from baechi.torchlib.private.graphs import (
     writes_seen,
     written_by,
 )
-from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
-from baechi.torchlib.private.modules import backward_hooks, backward_pre_hooks, buffer_table
-from baechi.torchlib.private.transforms import current_transform, forward_ad_level
+from baechi.torchlib.private.modules import buffer_table
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_seconds
 
@@ -229,9 +228,10 @@ class Captures:
 
     def __init__(self, options: Stages) -> None:
         self.options = options
-        self.why: dict[Hashable, str] = {}
+        self.why: dict[Kind, str] = {}
         self.orders: dict[Hashable, list[tuple[bool, int, int]]] = {}
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._hooks: tuple[Any, ...] = ()
         self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
         self._modules: Sequence[nn.Module] = ()
         self._alone = threading.RLock()
@@ -253,14 +253,14 @@ class Captures:
         self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
     ) -> list[Bound] | None:
         """Find the graphs of calls."""
-        kind = kind_of_call(model, parts[0])
+        modules = modules_in(model)
+        kind = kind_of_call(model, parts[0], modules)
         if kind in self.why:
             return None
         if os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "off", "no"):
             self.tell(f"{VARIABLE}={os.environ[VARIABLE]}")
             return None
-        modules = modules_in(model)
-        seen = _who_sees(model, modules)
+        seen = who_sees(modules)
         if seen:
             self.tell(f"it is called {seen}")
             return None
@@ -269,21 +269,26 @@ class Captures:
             try:
                 _refuse_plan(runtime)
                 _refuse_draws(model, modules)
+                self._hooks = kind.hooks
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
             except CompileError as error:
+                if is_from_capture(str(error)) and capture_installed(model):
+                    return self.bind(model, runtime, loss, parts, alike=alike)
                 self.refuse(kind, error)
             except _TooMany as error:
                 self.tell(str(error))
         return None
 
-    def refuse(self, kind: Hashable, error: CompileError) -> None:
-        """From now on calls of a kind run as the code is written, if they may: steps of training may not."""
-        if self.options.required and torch.is_grad_enabled():
+    def refuse(self, kind: Kind, error: CompileError) -> None:
+        """From now on calls of a kind run as the code is written, if they may: steps of training may not,
+        but for hooks that cannot be followed."""
+        if self.options.required and torch.is_grad_enabled() and not kind.hooks:
             if "compile=" in str(error):
                 raise error
             raise CompileError(f"{error}. {_CURE}") from error
-        self.why[kind] = str(error)
-        self.tell(str(error))
+        hooks = "it is called with hooks on modules inside of it; " if kind.hooks else ""
+        self.why[kind] = f"{hooks}{error}"
+        self.tell(self.why[kind])
 
     def tell(self, why: str) -> None:
         """Say once that calls run as the code is written."""
@@ -312,22 +317,22 @@ class Captures:
         return found
 
     def _call(self, model: nn.Module, runtime: Runtime, loss: Loss | None, part: Inputs) -> Bound | None:
-        if self._compiled is None:
-            self._compiled = compiled_whole(
+        if self._hooks not in self._compiled:  # torch's guards do not look at hooks
+            self._compiled[self._hooks] = compiled_whole(
                 _fresh(_entry), lambda *given: self._capture(model, runtime, *given)
             )
-        self._bound, begun_s = [], time.perf_counter()
+        compiled, self._bound, begun_s = self._compiled[self._hooks], [], time.perf_counter()
         with (
             unwatched(),
             compiler_back(),
             forwards_set_aside(self._modules),
             runtime.stand_ins.standing(self._modules) if runtime.over_ranks else nullcontext(),
-            capturing(self.options.limit, _loggers()),
+            capturing(self.options.limit, frozenset() if self._hooks else _loggers()),
         ):
             try:
                 with devices_ignored(), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "While compiling, we found certain side effects")
-                    template = self._compiled(original_forward(model), loss, part.args, part.kwargs)
+                    template = compiled(original_forward(model), loss, part.args, part.kwargs)
             except too_many():
                 raise _TooMany(
                     f"{self.options.limit} kinds of calls (shapes, modes) are compiled, and here is another: "
@@ -374,28 +379,6 @@ class Captures:
             return captured.tokens
 
         return run
-
-
-def kind_of_call(model: nn.Module, inputs: Inputs) -> Hashable:
-    """What calls have in common of which one was not captured."""
-    given = *map(type, inputs.args), *[(name, type(value)) for name, value in inputs.kwargs.items()]
-    return model.training, torch.is_grad_enabled(), given
-
-
-def _who_sees(model: nn.Module, modules: Sequence[nn.Module]) -> str:
-    """What sees, or changes, each operation of a call, so that its code has to run; empty if nothing does."""
-    if has_hooks_inside(model, modules) or any(map(_hooks_backward, modules)):
-        return "with hooks on modules inside of it, which see the values of each step"
-    if current_transform() is not None or forward_ad_level() >= 0:
-        return "inside of a transform of torch.func, or with dual numbers"
-    if function_mode_count():
-        return "under a torch function mode"
-    with unwatched():
-        return "under a dispatch mode" if dispatch_mode_count() else ""
-
-
-def _hooks_backward(module: nn.Module) -> bool:
-    return bool(backward_hooks(module) or backward_pre_hooks(module))
 
 
 def _refuse_plan(runtime: Runtime) -> None:

@@ -27,7 +27,8 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.averages import Averages
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
-from baechi.run.programs.capture import Bound, kind_of_call
+from baechi.run.programs.capture import Bound
+from baechi.run.programs.kinds import kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
 from baechi.run.ranks.first_replica import from_first_replica

@@ -20,6 +20,13 @@ from baechi.torchlib.private.patches import COMMON_DEVICE
 _PURPOSE = "capture models as graphs"
 _ABSENT: Any = object()
 
+_RESIZING = (
+    *(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")),
+    *(f"{kind}{dim}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for dim in (1, 2, 3)),
+    *(f"_upsample_{kind}2d_aa" for kind in ("bilinear", "bicubic", "lanczos")),
+)
+"""Torch's operators that resize images."""
+
 _IN_PLACE = frozenset({f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")})
 
 
@@ -181,6 +188,35 @@ def devices_ignored() -> Iterator[None]:
 
 
 @contextmanager
+def _resizing_by_kernels() -> Iterator[None]:
+    """While this is open, resizing is traced as torch's kernels of it.
+
+    Torch traces it as formulas that end with a copy to a layout. Which one it is follows from the strides of
+    fakes, which differ from real ones where there is one row, and a dropout draws in the order of the layout.
+    """
+    key = _of("torch._C.DispatchKey")
+    aside = key.Autograd, key.CompositeImplicitAutograd
+    before = [(one, dict(one.py_kernels)) for one in _resizing() if any(map(one.py_kernels.get, aside))]
+    try:
+        for one, _ in before:
+            for each in aside:
+                one.py_kernels.pop(each, None)
+            one._dispatch_cache.clear()
+        yield
+    finally:
+        for one, kernels in before:
+            one.py_kernels.update(kernels)
+            one._dispatch_cache.clear()
+
+
+@cache
+def _resizing() -> Sequence[Any]:
+    """Torch's operators that resize images."""
+    packets = [getattr(torch.ops.aten, name) for name in _RESIZING if hasattr(torch.ops.aten, name)]
+    return [getattr(packet, name) for packet in packets for name in packet.overloads()]
+
+
+@contextmanager
 def joint_graph(
     module: fx.GraphModule, args: Sequence[Any], decompositions: dict[Any, Any]
 ) -> Iterator[tuple[fx.GraphModule, Any]]:
@@ -189,6 +225,8 @@ def joint_graph(
     settings = _of("torch._functorch.config")
     with ExitStack() as stack:  # `backward()` is called outside of an autocast
         stack.enter_context(settings.patch(backward_pass_autocast="off"))
+        if not decompositions:
+            stack.enter_context(_resizing_by_kernels())
         made = export(stack, module, tuple(args), decompositions=decompositions)
         yield made.graph_module, made._aot_state.fw_metadata
 

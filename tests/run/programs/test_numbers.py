@@ -9,7 +9,7 @@ import pytest
 import torch
 from run.pipeline.by_loop import SEED, WithLoss, assert_as_loop, assert_same_gradients, doubled
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 import baechi
 from baechi.run import runtime_of
@@ -155,3 +155,32 @@ def test_transformers_as_the_loop(name: str, number: int, order: str) -> None:
     model, inputs = made(build)
     assert_as_loop(model, inputs, number, order=order, compile=EXACT)
     assert runtime_of(model).counts["programs"] >= 2 * number
+
+
+class Resizes(nn.Module):
+    """Draws in what was resized: of one row a kernel's strides are others than those that are inferred."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Conv2d(6, 6, 1), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.b(self.a(x).transpose(1, 2).reshape(len(x), 6, 4, 4))
+        made: Tensor = self.drop(interpolate(image, scale_factor=2.0, mode="bilinear"))
+        return (made * torch.arange(8.0, dtype=made.dtype)).square().mean()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_is_resized_is_dropped_as_in_the_code(rows: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, x = Resizes().double(), torch.randn(rows, 16, 6, dtype=torch.float64)
+    plain, where = copy.deepcopy(model), {"a": 0, "b": 1, "drop": 1}
+    baechi.distribute(model, x, cluster=baechi.Cluster.virtual(2), device_map=where, compile=EXACT)
+    losses = []
+    for one in (model, plain):
+        torch.manual_seed(SEED)
+        losses.append(one(x))
+        losses[-1].backward()
+    assert torch.allclose(*losses, rtol=1e-13)
+    assert_same_gradients(model, plain, 1e-13)

@@ -121,13 +121,21 @@ class HooksRegistered(Exception):
     """The code of a model registered hooks in a look."""
 
 
+_CAPTURE = "transformers.utils.output_capturing"
+
+
+def is_from_capture(message: str) -> bool:
+    """Whether a message tells a line of the code by which models of transformers install those hooks."""
+    return str(getattr(sys.modules.get(_CAPTURE), "__file__", None) or _CAPTURE) in message
+
+
 def capture_installed(model: nn.Module) -> bool:
     """Let transformers install the hooks by which its models record hidden states and attentions, once.
 
     Its models do so in the first call that asks for them, and note it in an attribute. Of that each
     microbatch has its own.
     """
-    room = sys.modules.get("transformers.utils.output_capturing")
+    room = sys.modules.get(_CAPTURE)
     install = getattr(room, "maybe_install_capturing_hooks", None)
     kind = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
     if install is None or kind is None:
