@@ -122,7 +122,7 @@ class Values:
 
     def tangent(self, backend: AbstractBackend, number: int, grad: torch.Tensor) -> torch.Tensor:
         """The gradient of an output as backward takes it: where that was made, with its strides."""
-        place = self.compiled.tangent_place(number)
+        place = self.compiled.tangent_place[number]
         with torch.no_grad():
             if backend.place_of(grad) != place:
                 grad = transfer(grad, backend, place)

@@ -91,7 +91,7 @@ def _bound(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
 ) -> list[Bound]:
     """The graphs of calls, with the model's own weights among their inputs."""
-    for part in parts:
+    for part in parts[:1] if alike else parts:
         _refuse_leaves(part)
     captures = runtime.programs
     try:
@@ -184,7 +184,7 @@ class _WholeInRanks(Whole):
             given: dict[int, torch.Tensor | None] = {}
             for number, grad in zip(numbers, incoming, strict=True):
                 if grad is not None:
-                    here = self._compiled.tangent_place(number) in (self._ranks.own, self._ranks.host)
+                    here = self._compiled.tangent_place[number] in (self._ranks.own, self._ranks.host)
                     given[number] = values.tangent(self._ranks, number, grad) if here else None
             _gone_back(values, given)
             both = [self._of(forward=True), self._of(forward=False)]
@@ -262,7 +262,7 @@ class _InRanks(InParts):
     def _seed_here(self, microbatch: int) -> None:
         number = self._losses[microbatch]
         values = self.values[microbatch]
-        if values.compiled.tangent_place(number) in (self._ranks.own, self._ranks.host):
+        if values.compiled.tangent_place[number] in (self._ranks.own, self._ranks.host):
             self._seed(microbatch)
         else:
             _gone_back(values, {number: None})

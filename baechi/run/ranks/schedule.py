@@ -115,7 +115,7 @@ class Schedule:
         self._inputs = [{slot: one.flat[n] for n, slot in self._numbered(one)} for one in values]
         for number, one in enumerate(values):
             for output, slot in one.compiled.tangents.items():
-                self._made[number, slot] = one.compiled.tangent_place(output)
+                self._made[number, slot] = one.compiled.tangent_place[output]
 
     def extend(self, tasks: Iterable[tuple[int, int]]) -> None:
         """A further phase: microbatches and positions."""
