@@ -173,7 +173,7 @@ class Wires:
     def share(self, flat: torch.Tensor, source: int) -> None:
         """Give all ranks what one has, in place."""
         with self._watched(self._members if source == self.rank else [self._members[source]]):
-            distributed.broadcast(flat, self._members[source], group=self._groups[2])
+            self._groups[2].broadcast(flat, source).wait()
 
     def add_up(self, values: torch.Tensor) -> None:
         """Add up what all ranks have, in place."""
@@ -191,7 +191,7 @@ class Wires:
         mine = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self.size)]
         with self._watched(self._members):
-            distributed.all_gather(found, mine, group=self._groups[2])
+            self._groups[2].allgather([found], [mine]).wait()
             return [one.tolist() for one in found]
 
     def gather_objects(self, mine: Any) -> list[Any]:

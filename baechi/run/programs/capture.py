@@ -182,12 +182,11 @@ class Bound:
             memo.setdefault(id(one), one)
         return copy.deepcopy(self.template, memo)
 
-    def of_part(self, mine: Inputs, other: Inputs) -> "Bound | None":
+    def of_part(self, mine: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> "Bound | None":
         """The same of another part of the batch that looks alike; None where the code has to be asked."""
         if self.captured.changes:
             return None
-        pairs = zip(_tensors(mine), _tensors(other), strict=True)
-        stands = {id(one): there for one, there in pairs}
+        stands = {id(one): there for one, there in zip(mine, other, strict=True)}
         flat, own = list(self.flat), self._given
         for number in own:
             there = stands.get(id(flat[number]))
@@ -300,19 +299,20 @@ class Captures:
     def _all_bound(
         self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
     ) -> list[Bound] | None:
-        known: dict[Hashable, tuple[Inputs, Bound]] = {}
+        known: dict[Hashable, tuple[Sequence[torch.Tensor], Bound]] = {}
         found = []
         for part in parts:
-            looks = tuple(map(_looks, _tensors(part)))
+            tensors = list(tensors_in(part.args, part.kwargs))
+            looks = tuple(map(_looks, tensors))
             bound = None
             if alike and looks in known:
                 mine, first = known[looks]
-                bound = first.of_part(mine, part)
+                bound = first.of_part(mine, tensors)
             if bound is None:
                 bound = self._call(model, runtime, loss, part)
             if bound is None:
                 return None
-            known.setdefault(looks, (part, bound))
+            known.setdefault(looks, (tensors, bound))
             found.append(bound)
         return found
 
@@ -450,10 +450,6 @@ def _loggers() -> frozenset[Any]:
 def _token(value: torch.Tensor) -> torch.Tensor:
     """What stands for an output: it has its shape and dtype, and no memory."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _tensors(part: Inputs) -> list[torch.Tensor]:
-    return list(tensors_in(part.args, part.kwargs))
 
 
 def _looks(tensor: torch.Tensor) -> Hashable:

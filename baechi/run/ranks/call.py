@@ -92,7 +92,7 @@ def _bound(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
 ) -> list[Bound]:
     """The graphs of calls, with the model's own weights among their inputs."""
-    for part in parts:
+    for part in parts[:1] if alike else parts:
         _refuse_leaves(part)
     captures = runtime.programs
     try:
@@ -152,7 +152,7 @@ class _WholeInRanks(Whole):
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
-        scalars_shared(self._ranks, [self.values])
+        scalars_shared(self._ranks, [self.values], self._schedule.scalars)
         numbers = range(len(self._bound.captured.tokens))
         outputs = [output_here(self._ranks, self.values, number) for number in numbers]
         scalars = [number for number in self._compiled.tangents if outputs[number].numel() == 1]
@@ -185,7 +185,7 @@ class _WholeInRanks(Whole):
             given: dict[int, torch.Tensor | None] = {}
             for number, grad in zip(numbers, incoming, strict=True):
                 if grad is not None:
-                    here = self._compiled.tangent_place(number) in (self._ranks.own, self._ranks.host)
+                    here = self._compiled.tangent_place[number] in (self._ranks.own, self._ranks.host)
                     given[number] = values.tangent(self._ranks, number, grad) if here else None
             _gone_back(values, given)
             both = [self._of(forward=True), self._of(forward=False)]
@@ -196,7 +196,7 @@ class _WholeInRanks(Whole):
             averages = Averages(self._ranks)
             averages.begin(leaves, loop.totals, schedule.places_of)
             found = averages.finish(leaves, loop.gradients(leaves))
-            _note_gradients(schedule, leaves)
+            schedule.note_gradients(leaves)
         return [
             grad for leaf, grad in zip(leaves, found, strict=True) if not isinstance(leaf, ElsewhereTensor)
         ]
@@ -215,6 +215,7 @@ class _InRanks(InParts):
     ) -> None:
         super().__init__(model, runtime, microbatches, asked, bounds)
         self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+        self._all_weights, self._weights = self._weights, self._schedule.leaves_here(self._weights)
 
     def _made_loop(self) -> Loop:
         self._ranks, model = _backend_of(self._runtime), self._model
@@ -241,7 +242,7 @@ class _InRanks(InParts):
         for states in self._draws:
             if self._schedule.draws:
                 states.move()
-        scalars_shared(self._ranks, self.values)
+        scalars_shared(self._ranks, self.values, self._schedule.scalars)
         results = list(map(self._result_of, range(len(self.values))))
         root = no_root if self._losses else None
         own = [one for one in self._weights if not isinstance(one, ElsewhereTensor)]
@@ -251,7 +252,7 @@ class _InRanks(InParts):
             loss = loss_in(result)
             assert loss is not None
             # not of `self`: the caller keeps the loss, and the values of the step may go
-            loss.register_hook(partial(_noted, self._schedule, self._weights))
+            loss.register_hook(partial(_noted, self._schedule, self._all_weights))
         return result
 
     def _now(self) -> Iterator[tuple[int, int]]:
@@ -262,7 +263,7 @@ class _InRanks(InParts):
     def _seed_here(self, microbatch: int) -> None:
         number = self._losses[microbatch]
         values = self.values[microbatch]
-        if values.compiled.tangent_place(number) in (self._ranks.own, self._ranks.host):
+        if values.compiled.tangent_place[number] in (self._ranks.own, self._ranks.host):
             self._seed(microbatch)
         else:
             _gone_back(values, {number: None})
@@ -318,15 +319,4 @@ def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> N
 
 
 def _noted(schedule: Schedule, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> None:
-    _note_gradients(schedule, leaves)
-
-
-def _note_gradients(schedule: Schedule, leaves: Sequence[torch.Tensor]) -> None:
-    """Weights of other ranks that got a gradient there have one here, without values."""
-    for leaf in leaves:
-        if isinstance(leaf, ElsewhereTensor) and id(leaf) in schedule.gradients and leaf.grad is None:
-            grad = schedule.absent.get(id(leaf))
-            if grad is None:
-                called = f"the gradient of {leaf.called}"
-                grad = schedule.absent[id(leaf)] = ElsewhereTensor(leaf, leaf.place, called, leaf.device)
-            leaf.grad = grad
+    schedule.note_gradients(leaves)

@@ -1,7 +1,7 @@
 """Runs one rank's part of a schedule: its programs, and its ends of the transfers, in the one order."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -74,9 +74,9 @@ class RankLoop(Loop):
         draws: Sequence[RandomStates],
         schedule: Schedule,
     ) -> None:
+        self._schedule = schedule
         super().__init__(backend, values, draws)
         self._each = values
-        self._schedule = schedule
         self._begin_backward: Callable[[int], object] = _nothing
         self._begun: set[int] = set()
         self._room_device = backend.message_device
@@ -94,6 +94,15 @@ class RankLoop(Loop):
                     seeded = draws[0].own[number] if draws else None
                     state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
                     self._states[number] = state
+
+    def _weights_there(self, first: Values) -> Mapping[Slot, torch.Tensor]:
+        """They do not move, so which these are is found once."""
+        known, kind = self._schedule.there, id(first.compiled)
+        if kind not in known:
+            found = super()._weights_there(first)
+            pairs = {pair for program in first.all_programs() for pair in program.copies}
+            known[kind] = [(copy, original) for copy, original in pairs if copy in found]
+        return {copy: first.by_slot[original] for copy, original in known[kind]}
 
     def act(
         self, schedule: Schedule, phase: int, begin_backward: Callable[[int], object] | None = None
