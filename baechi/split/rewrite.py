@@ -32,7 +32,7 @@ from baechi.split.spec import LayerSpec, Sharding, sharding_of
 from baechi.split.table import rule_named
 
 
-def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
+def split(graph: LayerGraph, layers: Mapping[str, LayerSpec | Sharding]) -> LayerGraph:
     """Split layers of a graph."""
     asked = {name: sharding_of(spec, sizes_of(graph, name), name) for name, spec in layers.items()}
     cut = [name for name, sharding in asked.items() if _dimension_of(graph, name, sharding).cuts]

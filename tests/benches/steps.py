@@ -185,7 +185,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def clusters() -> dict[str, Cluster]:
     """The clusters by name, with a host that is charged."""
-    found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4)}
+    found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4, 8)}
     found["RTX-4090 + RTX-3090"] = Cluster.parse("1xRTX-4090,1xRTX-3090")
     return {name: replace(cluster, host=HostCosts.usual()) for name, cluster in found.items()}
 
@@ -213,6 +213,7 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case("Mixtral-like, 4 x 1024, bf16", of(large.mixtral), "4 A100", 4)
     yield Case("Inception-v3, 64", large.inception, "4 A100")
     yield Case("U-Net 256 x 256, 64", large.unet, "4 A100")
+    yield Case("U-Net 256 x 256, 64", large.unet, "8 A100")
     yield Case("GNMT, 128", large.gnmt, "4 A100")
     for name, make in makers(small=True):
         shown, batch = _SMALL[name]
