@@ -25,7 +25,7 @@ from baechi.run.pipeline.batch.join import loss_in, loss_name
 from baechi.run.pipeline.batch.partition import joined_gradient
 from baechi.run.pipeline.batch.results import Root, share_at
 from baechi.run.pipeline.call_result import Batch, Returned, no_root
-from baechi.run.pipeline.graph.handing_over import handed_over
+from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.lanes.random_states import random_states
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.averages import Averages
@@ -88,6 +88,7 @@ class Whole:
             handed = handed_over([outputs[number] for number in numbers], leaves, go, _AS_PROGRAMS)
             for number, value in zip(numbers, handed, strict=True):
                 outputs[number] = value
+        self._bound.keep(outputs)
         return self._bound.result(outputs, deep=True)
 
     @property
@@ -221,6 +222,7 @@ class InParts:
         for states in self._draws:
             if states.have_drawn:
                 states.move()
+        self._keep()
         results = list(map(self._result_of, range(len(self._values))))
         root: Root | None = None
         if torch.is_grad_enabled():
@@ -288,6 +290,16 @@ class InParts:
                     value = value.detach().requires_grad_()  # the joined one says that it has no gradient
             outputs.append(value)
         return bound.result(outputs, deep=False)
+
+    def _keep(self) -> None:
+        """What the code keeps is that of the last microbatch which does."""
+        for values, bound in zip(self._values, self._bounds, strict=True):
+            if bound.kept:
+                numbers = range(len(bound.captured.tokens))
+                outputs = [values.output(number) for number in numbers]
+                for number in values.compiled.tangents:
+                    outputs[number] = without_gradient(outputs[number].detach())
+                bound.keep(outputs)
 
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Incoming | None:
         return self._roots.get(id(tensor))

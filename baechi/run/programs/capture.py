@@ -29,6 +29,7 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
 from baechi.run.pipeline.batch.look import capture_installed, is_from_capture
+from baechi.run.programs.kept import Kept, kept_at
 from baechi.run.programs.kinds import Kind, kind_of_call, who_sees
 from baechi.run.programs.names import note_runs
 from baechi.run.programs.program import Compiled
@@ -67,6 +68,17 @@ _CURE = "Or give distribute compile='auto', which runs such a model as its code 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 """A line of a traceback that torch writes into its message."""
 
+_NAME = re.compile(r"\w+")
+
+_PLAIN = {
+    "Dynamic shape operator": "the size of a result depends on the values of a tensor",
+    "DynamicOutputShape": "the size of a result depends on the values of a tensor",
+    "DataDependentOutput": "a number is taken out of a tensor, or a decision follows from its values",
+    "data-dependent": "the code decides by the values of a tensor",
+    "marked as skipped": "the code calls what torch's compiler does not follow",
+}
+"""What torch's messages say, in plain words."""
+
 _LOGS = "debug", "info", "warn", "error", "critical", "exception", "log"
 
 
@@ -86,25 +98,32 @@ class Captured:
 
     Args:
         module: the graph; its operations have notes of their runs.
-        given: whether each of its inputs comes from what the call was given.
+        sources: where each of its inputs comes from, as an expression of Python.
         changes: whether a call changes constants that later calls may read: then each asks the guards.
         tokens: for each of its outputs, what stands for it in the result.
         spent_s: how long it took to make it.
         keeps: of outputs, those that are an input which was written in place: the input's number.
         sets_buffers: whether the code assigns buffers.
+        kept: what it keeps in attributes and dicts.
         assigned: by input, the output that is assigned to the buffer that it is.
     """
 
     module: fx.GraphModule
-    given: tuple[bool, ...]
+    sources: Sequence[str]
     changes: bool
     tokens: list[torch.Tensor]
     spent_s: float = 0.0
     keeps: Mapping[int, int] = field(default_factory=dict)
     sets_buffers: bool = False
+    kept: Sequence[tuple[str, str | None]] = ()
     assigned: dict[int, int] = field(default_factory=dict)
     _told: int = 0
     _stages: dict[str, Compiled] = field(default_factory=dict)
+
+    @cached_property
+    def given(self) -> Sequence[bool]:
+        """Whether each of its inputs comes from what the call was given."""
+        return [not source.startswith(("L['forward']", "L['loss']", "G[")) for source in self.sources]
 
     def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
         """The graph, ready to be made programs of."""
@@ -161,6 +180,7 @@ class Bound:
         assigned: the buffers that it assigns.
         like: a call of another part, which has all inputs in common but some.
         own: the numbers of those.
+        kept: where it keeps tensors that it makes.
     """
 
     captured: Captured
@@ -169,10 +189,20 @@ class Bound:
     assigned: Sequence[Assigned] = ()
     like: "Bound | None" = None
     own: Sequence[int] = ()
+    kept: Sequence[Kept] = ()
+
+    def keep(self, values: Sequence[torch.Tensor]) -> None:
+        """The call is over: what it keeps is there from now on."""
+        made = self._by_token(values)
+        for one in self.kept:
+            one.fill(lambda token: made.get(id(token), token))
+
+    def _by_token(self, values: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        return {id(token): value for token, value in zip(self.captured.tokens, values, strict=True)}
 
     def result(self, values: Sequence[torch.Tensor], *, deep: bool) -> Any:
         """What the call returns."""
-        made = {id(token): value for token, value in zip(self.captured.tokens, values, strict=True)}
+        made = self._by_token(values)
         others: list[Any] = []
         found = map_tensors(lambda one: made.get(id(one), one), self.template, other=others.append)
         if not deep or not others:
@@ -231,10 +261,12 @@ class Captures:
         self.orders: dict[Hashable, list[tuple[bool, int, int]]] = {}
         self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._hooks: tuple[Any, ...] = ()
-        self._bound: list[tuple[Captured, Sequence[Any], Tables]] = []
+        self._bound: list[tuple[Captured, Sequence[Any], Tables, Sequence[Kept]]] = []
+        self._local: dict[str, Any] = {}
         self._modules: Sequence[nn.Module] = ()
         self._alone = threading.RLock()
         self._told: set[str] = set()
+        self._read: set[Kind] = set()
         self.last_told = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -270,6 +302,12 @@ class Captures:
                 _refuse_draws(model, modules)
                 self._hooks = kind.hooks
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
+            except _Reads as error:
+                if kind in self._read:
+                    self.refuse(kind, error)
+                else:  # the table is there after it
+                    self._read.add(kind)
+                    self.tell(f"once, since {error}")
             except CompileError as error:
                 if is_from_capture(str(error)) and capture_installed(model):
                     return self.bind(model, runtime, loss, parts, alike=alike)
@@ -300,20 +338,26 @@ class Captures:
         self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
     ) -> list[Bound] | None:
         known: dict[Hashable, tuple[Sequence[torch.Tensor], Bound]] = {}
-        found = []
-        for part in parts:
-            tensors = list(tensors_in(part.args, part.kwargs))
-            looks = tuple(map(_looks, tensors))
-            bound = None
-            if alike and looks in known:
-                mine, first = known[looks]
-                bound = first.of_part(mine, tensors)
-            if bound is None:
-                bound = self._call(model, runtime, loss, part)
-            if bound is None:
-                return None
-            known.setdefault(looks, (tensors, bound))
-            found.append(bound)
+        found = list[Bound]()
+        try:
+            for part in parts:
+                tensors = list(tensors_in(part.args, part.kwargs))
+                looks = tuple(map(_looks, tensors))
+                bound = None
+                if alike and looks in known:
+                    mine, first = known[looks]
+                    bound = first.of_part(mine, tensors)
+                if bound is None:
+                    bound = self._call(model, runtime, loss, part)
+                if bound is None:
+                    return None
+                known.setdefault(looks, (tensors, bound))
+                found.append(bound)
+                _refuse_tokens(found)
+        finally:  # values come when the step is over
+            for bound in reversed(found):
+                for one in reversed(bound.kept):
+                    one.put_back()
         return found
 
     def _call(self, model: nn.Module, runtime: Runtime, loss: Loss | None, part: Inputs) -> Bound | None:
@@ -329,6 +373,7 @@ class Captures:
             runtime.stand_ins.standing(self._modules) if runtime.over_ranks else nullcontext(),
             capturing(self.options.limit, frozenset() if self._hooks else _loggers()),
         ):
+            self._local = {"forward": original_forward(model), "args": part.args, "kwargs": part.kwargs}
             try:
                 with devices_ignored(), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "While compiling, we found certain side effects")
@@ -340,13 +385,22 @@ class Captures:
                 ) from None
             except refusals() as error:
                 raise CompileError(_reason(model, error)) from error
+            finally:
+                self._local = {}
         ran, self._bound = self._bound, []  # else the batch would live until the next call
         if len(ran) != 1:  # it computes nothing
             return None
-        ((captured, flat, tables),) = ran
-        assigned = _put_back(captured, flat, tables)
+        ((captured, flat, tables, kept),) = ran
+        for one in kept:
+            one.note()
+        try:
+            assigned = _put_back(captured, flat, tables)
+        except CompileError:
+            for one in reversed(kept):
+                one.put_back()
+            raise
         captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
-        return Bound(captured, flat, template, assigned)
+        return Bound(captured, flat, template, assigned, kept=kept)
 
     def _capture(
         self, model: nn.Module, runtime: Runtime, module: fx.GraphModule, examples: Sequence[Any]
@@ -361,21 +415,22 @@ class Captures:
         if not all(isinstance(one, torch.Tensor) for one in examples):
             raise CompileError("numbers that change from call to call are inputs of its graph")
         sources = list(map(source_of, places))
-        given = tuple([not source.startswith(("L['forward']", "L['loss']", "G[")) for source in sources])
         note_runs(module, model, runtime.plan, units_of(runtime.plan))
         (end,) = [node for node in module.graph.nodes if node.op == "output"]
         captured = Captured(
             module,
-            given,
+            sources,
             writes.change,
             [_token(node.meta["example_value"]) for node in end.args[0]],
             keeps=_kept(places, end.args[0]),
             sets_buffers=writes.buffers,
+            kept=writes.kept,
         )
 
         def run(*flat: Any) -> Sequence[torch.Tensor]:
             tables = list(map(buffer_table, self._modules)) if captured.sets_buffers else ()
-            self._bound.append((captured, flat, [(table, dict(table)) for table in tables if table]))
+            before = [(table, dict(table)) for table in tables if table]
+            self._bound.append((captured, flat, before, kept_at(captured.kept, self._local)))
             return captured.tokens
 
         return run
@@ -422,7 +477,11 @@ def _put_back(captured: Captured, flat: Sequence[Any], tables: Tables) -> list[A
             if number is None or tensor is None:
                 continue
             if outputs[number].meta["example_value"].requires_grad:
-                why = f"its code assigns the buffer {name} a tensor with a gradient: detach that"
+                where = line_in(_frames(outputs[number].meta.get("stack_trace") or ""))
+                why = (
+                    f"its code assigns the buffer {name} a tensor with a gradient{where and f' ({where})'}: "
+                    "detach that"
+                )
             kept = captured.keeps.get(number)
             if kept is None or flat[kept] is not tensor:
                 found.append(Assigned(table, name, tensor, number))
@@ -434,6 +493,27 @@ def _put_back(captured: Captured, flat: Sequence[Any], tables: Tables) -> list[A
     if why:
         raise CompileError(why)
     return found
+
+
+def _refuse_tokens(bounds: Sequence[Bound]) -> None:
+    """Raise if the last of some calls reads what another one of them is to make."""
+    tokens = {id(token) for bound in bounds[:-1] if bound.kept for token in bound.captured.tokens}
+    captured = bounds[-1].captured
+    places = captured.module.graph.find_nodes(op="placeholder") if tokens else ()
+    for place, source, value in zip(places, captured.sources, bounds[-1].flat, strict=False):
+        if id(value) in tokens:
+            name = next(one for one in reversed(_NAME.findall(source)) if not one.isdigit())
+            where = line_in(_frames(next(iter(place.users)).meta.get("stack_trace") or ""))
+            again = name in [one or _NAME.findall(owner)[-1] for owner, one in captured.kept]
+            raise (CompileError if again else _Reads)(
+                f"its code keeps a tensor in {name}, which the next microbatch reads"
+                f"{where and f' (at {where})'}: make it in __init__, or make it a buffer (register_buffer), "
+                "which microbatches read in their order"
+            )
+
+
+class _Reads(CompileError):
+    """A microbatch reads what the one before it kept, and keeps nothing there: a table, say."""
 
 
 class _TooMany(Exception):
@@ -473,7 +553,8 @@ def _reason(model: nn.Module, error: BaseException) -> str:
     explained = next((line for line in lines if line.startswith(("Explanation:", "Caused by:"))), "")
     where = line_in(getattr(error, "real_stack", None) or ())
     return (
-        f"this {type(model).__name__} does not run as programs: {said}{explained and f' ({explained})'}"
+        f"this {type(model).__name__} does not run as programs: {_plain(text)}{said}"
+        f"{explained and f' ({explained})'}"
         f"{where and f', at {where}'}. Change that line. {_CURE}"
     )
 
@@ -481,9 +562,18 @@ def _reason(model: nn.Module, error: BaseException) -> str:
 def _untraced(error: BaseException) -> str:
     """Why a captured graph has no backward, in torch's words, and the line of the operation."""
     text = str(error).strip()
-    said = next(iter(text.splitlines()), "")
-    where = line_in([traceback.FrameSummary(file, int(line), "") for file, line in _FRAME.findall(text)])
+    said, kind = next(iter(text.splitlines()), ""), type(error).__name__
+    where = line_in(_frames(text))
     return (
-        f"its code is captured, and not traced with its backward: {type(error).__name__}: {said}"
+        f"its code is captured, and not traced with its backward: {_plain(kind)}{kind}: {said}"
         f"{where and f', at {where}'}"
     )
+
+
+def _plain(text: str) -> str:
+    return next((f"{words}: " for key, words in _PLAIN.items() if key in text), "")
+
+
+def _frames(text: str) -> list[traceback.FrameSummary]:
+    """The lines of code that a text tells."""
+    return [traceback.FrameSummary(file, int(line), "") for file, line in _FRAME.findall(text)]

@@ -104,6 +104,8 @@ def _bound(
             raise CompileError(
                 f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
             )
+        if any(bound.kept for bound in bounds):
+            raise CompileError("the code keeps a tensor in an attribute, and other ranks have no values")
         compiler = captures.compiler(runtime)
         for bound in bounds:
             bound.captured.compiled(runtime, bound.flat, compiler)

@@ -44,12 +44,15 @@ class Writes(NamedTuple):
         change: whether others change something: they set constants.
         buffers: whether buffers are assigned anew.
         stack: where what is refused is written.
+        kept: attributes that are set to tensors which the call makes, by owner and name, and dicts that get
+            such (no name). Owners are expressions of Python, of `L`, the local variables of what is captured.
     """
 
     refused: str
     change: bool
     buffers: bool = False
     stack: Sequence[FrameSummary] = ()
+    kept: tuple[tuple[str, str | None], ...] = ()
 
 
 def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
@@ -99,28 +102,58 @@ def writes_seen() -> Writes:
     old = tuple(
         _of(f"torch._dynamo.variables.base.{kind}MutationExisting") for kind in ("Attribute", "Value")
     )
+    kept = list[tuple[str, str | None]]()
     for one in effects._get_modified_vars():
         if not isinstance(one.mutation_type, old) or one.source is None:
             continue
         if _sets_buffers(one):
             buffers = True
             continue
-        owner, written = getattr(one, "value", None), effects.store_attr_mutations.get(one, {})
+        owner, written = vars(one).get("value"), effects.store_attr_mutations.get(one, {})
+        source, found = str(one.source.name), list[str | None]()
+        own = source.startswith("L['forward']")
         sets = owner is not None and bool(written)
         for name, value in written.items() if sets else ():
             if not value.is_python_constant():
-                sets = False
+                sets = own and hasattr(owner, "__dict__") and _is_made(value)
+                found.append(name)
+                if sets:
+                    continue
                 break
             new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
             differs = type(new) is not type(before) or new != before
             counts = differs and type(new) in (int, float, complex)
             sets = sets and not (counts and _is_read(translator, name))
             change = change or differs
+        if own and not written and _fills(one):
+            sets, found = True, [None]
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
             what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
             return Writes(what, change, stack=stacks[0])
-    return Writes("", change, buffers)
+        kept += [(source, name) for name in found]
+    return Writes("", change or bool(kept), buffers, kept=tuple(kept))
+
+
+def _is_made(value: Any) -> bool:
+    """Whether a value is made of tensors and constants, in tuples, lists and dicts that the call makes."""
+    kind = type(value).__name__
+    if kind == "TensorVariable" or value.is_python_constant():
+        return True
+    if value.source is not None:
+        return False
+    if kind in ("TupleVariable", "ListVariable"):
+        return all(map(_is_made, value.items))
+    return kind == "ConstDictVariable" and all(map(_is_made, value.items.values()))
+
+
+def _fills(one: Any) -> bool:
+    """Whether what is written is a dict, that gets values made by the call."""
+    own = "_buffers", "_parameters", "_modules", "_hooks"
+    if type(one).__name__ != "ConstDictVariable" or str(one.source.name).rstrip("']").endswith(own):
+        return False
+    before = list(one.original_items.values())
+    return all(any(value is each for each in before) or _is_made(value) for value in one.items.values())
 
 
 def _is_read(translator: Any, name: str) -> bool:
