@@ -246,20 +246,18 @@ class Loop:
             parts = [self._parts_of(leaf, by_leaf.pop(id(leaf), ())) for leaf in leaves]
             for leaf, mine in zip(leaves, parts, strict=True):
                 total = None
-                if mine:
-                    home = backend.place_of(leaf)
                 for part in mine:
                     grad = part()
                     if total is None:
                         total = grad
                     else:
-                        with backend.at(home, ""):
+                        with backend.at(backend.place_of(leaf), ""):
                             total = total + grad
                 mine.clear()
                 if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
-                        with backend.at(home, ""):
+                        with backend.at(backend.place_of(leaf), ""):
                             total = total.clone()
                     memory.add(address)
                 found.append(total)

@@ -313,19 +313,18 @@ class RankLoop(Loop):
         self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
     ) -> list[Callable[[], torch.Tensor]]:
         backend, own = self._backend, dict(made)
-        places = self._schedule.gradients.get(id(leaf), {})
-        if isinstance(leaf, ElsewhereTensor) and backend.own not in places:
-            return []
-        home, found = backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
+        places = self._schedule.gradients.get(id(leaf), ())
+        found: list[Callable[[], torch.Tensor]] = []
         for place in places:
-            if place == home == backend.own:
-                found.append(partial(itself, own[place]))
+            if isinstance(leaf, ElsewhereTensor):
+                if place == backend.own:
+                    there_s = backend.departs(own[place], leaf.place)
+                    with backend.packing():
+                        flat = _with_time(_dense(own[place], leaf), there_s)
+                    self._put([flat], backend.ranks[leaf.place], backward=True)
             elif place == backend.own:
-                there_s = backend.departs(own[place], home)
-                with backend.packing():
-                    flat = _with_time(_dense(own[place], leaf), there_s)
-                self._put([flat], backend.ranks[home], backward=True)
-            elif home == backend.own:
+                found.append(partial(itself, own[place]))
+            else:
                 timed = backend.clock_s is not None
                 with backend.packing():
                     whole, flat = _room_like(leaf, self._room_device)
