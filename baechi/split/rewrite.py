@@ -82,7 +82,8 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         raise PlanError(f"{layer} is a shard already: split its layer into smaller shards instead")
     if costs.splits is None:
         raise PlanError(
-            f"{layer} ({costs.type}) cannot be split: no rule says how (baechi.register_split adds one)"
+            f"{layer} ({costs.type}) cannot be split: no rule says how. Leave it out of split=, or add one "
+            "(baechi.register_split); along rows only if none of them depends on others"
         )
     if costs.splits["refused"]:
         raise PlanError(f"{layer} ({costs.type}) cannot be split: {costs.splits['refused']}")

@@ -151,7 +151,7 @@ def test_rows(toy: ToyMachine, microbatches: int | None) -> None:
     toy.restart(seed=10, late=True)
     model, plain = twins(Rows)
     given = torch.randn(8, 3, 4, 5, dtype=torch.float64)
-    specs = dict.fromkeys(IN_ROWS, baechi.BatchSpec({"rows": 3}, device_matrix=NAMES[:3]))
+    specs = dict.fromkeys(IN_ROWS, baechi.BatchSpec({"rows": 3 // (microbatches or 1)}, NAMES[:3]))
     asked: Any = {"source": "estimate", "effort": 0}
     asked |= {"microbatches": microbatches, "loss_weights": "rows"} if microbatches else {}
     baechi.distribute(model, given, cluster=cluster(*NAMES[:3]), split=specs, **asked)
