@@ -71,11 +71,13 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NAME = re.compile(r"\w+")
 
 _PLAIN = {
-    "Dynamic shape operator": "the size of a result depends on the values of a tensor",
-    "DynamicOutputShape": "the size of a result depends on the values of a tensor",
-    "DataDependentOutput": "a number is taken out of a tensor, or a decision follows from its values",
-    "data-dependent": "the code decides by the values of a tensor",
-    "marked as skipped": "the code calls what torch's compiler does not follow",
+    ("Dynamic shape operator",): "the size of a result depends on the values of a tensor",
+    ("DynamicOutputShape",): "the size of a result depends on the values of a tensor",
+    ("DataDependentOutput",): "a number is taken out of a tensor, or a decision follows from its values",
+    ("data-dependent", "multi_head_attention_forward"): "torch finds out by its values whether a mask is "
+    "causal, so say it (is_causal=, mask_is_causal= or tgt_is_causal=)",
+    ("data-dependent",): "the code decides by the values of a tensor",
+    ("marked as skipped",): "the code calls what torch's compiler does not follow",
 }
 """What torch's messages say, in plain words."""
 
@@ -571,7 +573,7 @@ def _untraced(error: BaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    return next((f"{words}: " for key, words in _PLAIN.items() if key in text), "")
+    return next((f"{words}: " for parts, words in _PLAIN.items() if all(one in text for one in parts)), "")
 
 
 def _frames(text: str) -> list[traceback.FrameSummary]:
