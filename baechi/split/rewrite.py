@@ -4,10 +4,10 @@
     mid ──▶ 128,000 x 4,096   >>   mid ┼ head[1] ──┼─▶ head[join] ──▶ cross_entropy
                                        └ head[2] ──┘
 
-A shard has its share of the layer's bytes and seconds; a join has the layer's output. Dry runs, and runs,
-show what they really take. Layers that share a weight are split together, and shards of them that read the
-same shard of it share a device; functional ops that read it are such layers, too (`functional`). Nothing here
-needs torch.
+A shard has its share of the layer's bytes and seconds; a join has the layer's output; of a layer that is
+split along rows a broadcast has the weights. Dry runs, and runs, show what they really take. Layers that
+share a weight are split together, and shards of them that read the same shard of it share a device;
+functional ops that read it are such layers, too (`functional`). Nothing here needs torch.
 """
 
 from collections.abc import Mapping

@@ -118,6 +118,7 @@ def originals() -> dict[str, str]:
             "h[0]": {"shard": shard, "forward_s": 1.0},
             "h[1]": {"shard": {**shard, "number": 1}},
             "h[join]": {"joins": "h"},
+            "h[broadcast]": {"broadcasts": "h"},
         },
         [("h[0]", "h[join]", 4), ("h[1]", "h[join]", 4)],
         training=True,

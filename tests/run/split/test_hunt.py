@@ -16,12 +16,12 @@ pytestmark = pytest.mark.full
 
 WORDS, WIDTH = 17, 6
 DIMS = {
-    "embed": ("num_embeddings", "dim"),
-    "positions": ("num_embeddings", "dim"),
-    "up": ("out", "in"),
-    "down": ("out", "in"),
-    "conv": ("out_channels", "in_channels"),
-    "head": ("out", "in"),
+    "embed": ("num_embeddings", "dim", "rows"),
+    "positions": ("num_embeddings", "dim", "rows"),
+    "up": ("out", "in", "rows"),
+    "down": ("out", "in", "rows"),
+    "conv": ("out_channels", "in_channels", "rows"),
+    "head": ("out", "in", "rows"),
 }
 
 
@@ -63,7 +63,7 @@ def test_drawn(seed: int) -> None:
     torch.manual_seed(seed)
     model = Drawn(draw).double()
     plain = copy.deepcopy(model)
-    inputs, devices = (words(3, 7, below=WORDS), words(3, 7, below=WORDS)), draw.choice([2, 3, 4])
+    inputs, devices = (words(4, 7, below=WORDS), words(4, 7, below=WORDS)), draw.choice([2, 3, 4])
     names = draw.sample([name for name in DIMS if name != "embed" or not model.tied], draw.choice([1, 2, 4]))
     specs = {name: spec_of(draw, draw.choice(DIMS[name]), devices) for name in names}
     if draw.random() < 0.5:  # cut alike: what lies between stays sharded

@@ -83,6 +83,20 @@ def test_wrong_sums_and_heads(text: str) -> None:
     refused(json.dumps(body), "(?s)attend has 4 heads, and its shards 2.*the plan has no attend")
 
 
+def test_wrong_broadcasts() -> None:
+    """What sends weights to shards of rows is called after their layer, and there are such shards."""
+    model = Network()
+    split_on(2, model, torch.ones(4, 3, 4), {"first": {"rows": 2}})
+    text = baechi.plan_of(model).to_json()
+    refused(text.replace('"first[broadcast]"', '"x"'), r"says that it is first\[broadcast\]")
+    refused(
+        text.replace('"broadcasts": "first"', '"broadcasts": "last"'), "last, which has no shards of rows"
+    )
+    body = json.loads(text)
+    dict(body["graph"]["nodes"])["first[broadcast]"].pop("broadcasts")
+    refused(json.dumps(body), r"the plan's layer first\[broadcast\] is not in the model")
+
+
 def refused(text: str, why: str) -> None:
     """A plan is refused, and the model is as it was."""
     model = Network()
