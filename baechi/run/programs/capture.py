@@ -10,7 +10,6 @@ import os
 import re
 import threading
 import time
-import traceback
 import types
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
@@ -29,12 +28,13 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import units_of
 from baechi.records.stages import Stages
 from baechi.run.pipeline.batch.look import capture_installed, is_from_capture
-from baechi.run.programs.kept import Kept, kept_at
+from baechi.run.programs.counted import counted
+from baechi.run.programs.kept import Kept, counter_at, kept_at
 from baechi.run.programs.kinds import Kind, kind_of_call, who_sees
 from baechi.run.programs.names import note_runs
 from baechi.run.programs.program import Compiled
 from baechi.run.runtime import Runtime
-from baechi.run.user_line import line_in
+from baechi.run.user_line import line_in, line_told, line_where_made
 from baechi.torchlib.dynamo import compiler_back
 from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.modules.intercept import forwards_set_aside, original_forward
@@ -64,9 +64,6 @@ VARIABLE = "BAECHI_COMPILE"
 """The environment's switch: `BAECHI_COMPILE=0` runs all models as their code is written."""
 
 _CURE = "Or give distribute compile='auto', which runs such a model as its code is written"
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-"""A line of a traceback that torch writes into its message."""
 
 _NAME = re.compile(r"\w+")
 
@@ -266,6 +263,8 @@ class Captures:
         self._bound: list[tuple[Captured, Sequence[Any], Tables, Sequence[Kept]]] = []
         self._local: dict[str, Any] = {}
         self._modules: Sequence[nn.Module] = ()
+        self._uncounted: list[tuple[str, str]] = []
+        self._counters: list[str] = []
         self._alone = threading.RLock()
         self._told: set[str] = set()
         self._read: set[Kind] = set()
@@ -365,15 +364,16 @@ class Captures:
     def _call(self, model: nn.Module, runtime: Runtime, loss: Loss | None, part: Inputs) -> Bound | None:
         if self._hooks not in self._compiled:  # torch's guards do not look at hooks
             self._compiled[self._hooks] = compiled_whole(
-                _fresh(_entry), lambda *given: self._capture(model, runtime, *given)
+                _fresh(_entry), lambda module, _: self._capture(model, runtime, module)
             )
         compiled, self._bound, begun_s = self._compiled[self._hooks], [], time.perf_counter()
+        self._uncounted.clear()
         with (
             unwatched(),
             compiler_back(),
             forwards_set_aside(self._modules),
             runtime.stand_ins.standing(self._modules) if runtime.over_ranks else nullcontext(),
-            capturing(self.options.limit, frozenset() if self._hooks else _loggers()),
+            capturing(self.options.limit, frozenset() if self._hooks else _loggers(), tuple(self._counters)),
         ):
             self._local = {"forward": original_forward(model), "args": part.args, "kwargs": part.kwargs}
             try:
@@ -386,9 +386,15 @@ class Captures:
                     "pad inputs to fewer shapes, or give compile=baechi.Stages(limit=...)"
                 ) from None
             except refusals() as error:
-                raise CompileError(_reason(model, error)) from error
+                found = [counter_at(*one, self._local) for one in self._uncounted]
+                if not found or set(found) & set(self._counters):
+                    raise CompileError(_reason(model, error)) from error
+                self._counters += found
+                self._compiled.clear()
             finally:
                 self._local = {}
+        if not self._compiled:  # again, with that number as a variable
+            return self._call(model, runtime, loss, part)
         ran, self._bound = self._bound, []  # else the batch would live until the next call
         if len(ran) != 1:  # it computes nothing
             return None
@@ -404,18 +410,16 @@ class Captures:
         captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
         return Bound(captured, flat, template, assigned, kept=kept)
 
-    def _capture(
-        self, model: nn.Module, runtime: Runtime, module: fx.GraphModule, examples: Sequence[Any]
-    ) -> Callable[..., Any]:
+    def _capture(self, model: nn.Module, runtime: Runtime, module: fx.GraphModule) -> Callable[..., Any]:
         writes = writes_seen()
+        self._uncounted = [] if writes.counter is None else [writes.counter]
         if writes.refused:
             where = line_in(writes.stack)
             raise CompileError(
                 f"its code writes {writes.refused}, which was there before the call{where and f' ({where})'}"
             )
+        module, numbers = counted(module)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
-        if not all(isinstance(one, torch.Tensor) for one in examples):
-            raise CompileError("numbers that change from call to call are inputs of its graph")
         sources = list(map(source_of, places))
         note_runs(module, model, runtime.plan, units_of(runtime.plan))
         (end,) = [node for node in module.graph.nodes if node.op == "output"]
@@ -429,11 +433,12 @@ class Captures:
             kept=writes.kept,
         )
 
-        def run(*flat: Any) -> Sequence[torch.Tensor]:
+        def run(*given: Any) -> Sequence[Any]:
+            flat, made = numbers.apart(given)
             tables = list(map(buffer_table, self._modules)) if captured.sets_buffers else ()
             before = [(table, dict(table)) for table in tables if table]
             self._bound.append((captured, flat, before, kept_at(captured.kept, self._local)))
-            return captured.tokens
+            return numbers.together(captured.tokens, made)
 
         return run
 
@@ -479,7 +484,7 @@ def _put_back(captured: Captured, flat: Sequence[Any], tables: Tables) -> list[A
             if number is None or tensor is None:
                 continue
             if outputs[number].meta["example_value"].requires_grad:
-                where = line_in(_frames(outputs[number].meta.get("stack_trace") or ""))
+                where = line_where_made(outputs[number])
                 why = (
                     f"its code assigns the buffer {name} a tensor with a gradient{where and f' ({where})'}: "
                     "detach that"
@@ -505,7 +510,7 @@ def _refuse_tokens(bounds: Sequence[Bound]) -> None:
     for place, source, value in zip(places, captured.sources, bounds[-1].flat, strict=False):
         if id(value) in tokens:
             name = next(one for one in reversed(_NAME.findall(source)) if not one.isdigit())
-            where = line_in(_frames(next(iter(place.users)).meta.get("stack_trace") or ""))
+            where = line_where_made(next(iter(place.users)))
             again = name in [one or _NAME.findall(owner)[-1] for owner, one in captured.kept]
             raise (CompileError if again else _Reads)(
                 f"its code keeps a tensor in {name}, which the next microbatch reads"
@@ -565,7 +570,7 @@ def _untraced(error: BaseException) -> str:
     """Why a captured graph has no backward, in torch's words, and the line of the operation."""
     text = str(error).strip()
     said, kind = next(iter(text.splitlines()), ""), type(error).__name__
-    where = line_in(_frames(text))
+    where = line_told(text)
     return (
         f"its code is captured, and not traced with its backward: {_plain(kind)}{kind}: {said}"
         f"{where and f', at {where}'}"
@@ -574,8 +579,3 @@ def _untraced(error: BaseException) -> str:
 
 def _plain(text: str) -> str:
     return next((f"{words}: " for parts, words in _PLAIN.items() if all(one in text for one in parts)), "")
-
-
-def _frames(text: str) -> list[traceback.FrameSummary]:
-    """The lines of code that a text tells."""
-    return [traceback.FrameSummary(file, int(line), "") for file, line in _FRAME.findall(text)]

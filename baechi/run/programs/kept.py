@@ -70,3 +70,10 @@ def kept_at(kept: Sequence[tuple[str, str | None]], local: Mapping[str, Any]) ->
         Kept(owner if name is None else vars(owner), name)
         for owner, (_, name) in zip(owners, kept, strict=True)
     ]
+
+
+def counter_at(owner: str, name: str, local: Mapping[str, Any]) -> str:
+    """Where a whole number lies that code counts in; it is the object's own from now on, not its class's."""
+    found = eval(owner, {"L": local})  # torch's own expression
+    vars(found).setdefault(name, getattr(found, name))
+    return f"{owner}.{name}"

@@ -105,7 +105,7 @@ class Cutting:
         ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
         ends += [*joint.written.values(), *[node for terms in gradients.values() for node in terms]]
         ends = list(map(backward.of, ends))
-        needed = self._ancestors(ends, backward)
+        needed = self._ancestors([*ends, *filter(_draws, self._nodes)], backward)  # what is drawn is drawn
         found: dict[int, list[fx.Node]] = {}
         for node in self._nodes:
             if node in needed and node in self.position:
@@ -166,10 +166,13 @@ class Cutting:
             if node not in found:
                 least = 0 if node in self._forward else self._runs
                 found[node] = min([found[one] for one in node.users if one in found], default=least)
-        for node in operations:  # none reads from a later one
+        drawn = 0
+        for node in operations:  # none reads from a later one, and numbers are drawn in the code's order
             if not _is_part(node):
                 before = [found[one] for one in node.all_input_nodes if one in found]
                 found[node] = max([found[node], *before])
+                if _draws(node):
+                    found[node] = drawn = max(found[node], drawn)
             else:
                 found[node] = found[node.all_input_nodes[0]]
         for stage, weights in self.units.weights_stage.items():

@@ -46,6 +46,7 @@ class Writes(NamedTuple):
         stack: where what is refused is written.
         kept: attributes that are set to tensors which the call makes, by owner and name, and dicts that get
             such (no name). Owners are expressions of Python, of `L`, the local variables of what is captured.
+        counter: owner and name of a whole number that the code makes of the one before, if that is refused.
     """
 
     refused: str
@@ -53,11 +54,29 @@ class Writes(NamedTuple):
     buffers: bool = False
     stack: Sequence[FrameSummary] = ()
     kept: tuple[tuple[str, str | None], ...] = ()
+    counter: tuple[str, str] | None = None
 
 
-def capturing(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
-    """While this is open, calls of compiled functions capture as programs need it: no shape is a variable."""
-    return _patch(limit, frozenset(_of("torch._dynamo.config").ignore_logging_functions | quiet))
+@contextmanager
+def capturing(limit: int, quiet: frozenset[Any], counters: tuple[str, ...]) -> Iterator[None]:
+    """While this is open, calls of compiled functions capture as programs need it: no shape is a variable.
+
+    Args:
+        limit: so many graphs are kept.
+        quiet: functions that are left out.
+        counters: where whole numbers lie that are variables.
+    """
+    known = _of("torch._dynamo.config").ignore_logging_functions
+    with _patch(limit, frozenset(known | quiet)), _counting(counters):
+        yield
+
+
+@lru_cache(maxsize=16)
+def _counting(counters: tuple[str, ...]) -> AbstractContextManager[Any]:
+    found: AbstractContextManager[Any] = _of("torch.compiler.config").patch(
+        dynamic_sources=",".join(counters)
+    )
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -102,7 +121,7 @@ def writes_seen() -> Writes:
     old = tuple(
         _of(f"torch._dynamo.variables.base.{kind}MutationExisting") for kind in ("Attribute", "Value")
     )
-    kept = list[tuple[str, str | None]]()
+    kept, counter = list[tuple[str, str | None]](), None
     for one in effects._get_modified_vars():
         if not isinstance(one.mutation_type, old) or one.source is None:
             continue
@@ -123,14 +142,16 @@ def writes_seen() -> Writes:
             new, before = value.as_python_constant(), getattr(owner, name, _ABSENT)
             differs = type(new) is not type(before) or new != before
             counts = differs and type(new) in (int, float, complex)
-            sets = sets and not (counts and _is_read(translator, name))
+            if counts and _is_read(translator, name):
+                counter = (source, name) if own and type(new) is type(before) is int else None
+                sets = False
             change = change or differs
         if own and not written and _fills(one):
             sets, found = True, [None]
         if not sets:
             stacks = effects.mutation_user_stacks.get(one) or [()]
             what = f"{', '.join(written) or 'items'} of a {one.python_type_name()}"
-            return Writes(what, change, stack=stacks[0])
+            return Writes(what, change, stack=stacks[0], counter=counter)
         kept += [(source, name) for name in found]
     return Writes("", change or bool(kept), buffers, kept=tuple(kept))
 
@@ -138,7 +159,7 @@ def writes_seen() -> Writes:
 def _is_made(value: Any) -> bool:
     """Whether a value is made of tensors and constants, in tuples, lists and dicts that the call makes."""
     kind = type(value).__name__
-    if kind == "TensorVariable" or value.is_python_constant():
+    if kind in ("TensorVariable", "SymNodeVariable") or value.is_python_constant():
         return True
     if value.source is not None:
         return False

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from run.pipeline.by_loop import SEED, WithLoss, assert_as_loop, assert_same_gradients, doubled
+from run.pipeline.by_loop import SEED, WithLoss, assert_as_loop, assert_same_gradients, doubled, loop
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import cross_entropy, dropout, interpolate
 
 import baechi
 from baechi.run import runtime_of
@@ -183,4 +183,41 @@ def test_what_is_resized_is_dropped_as_in_the_code(rows: int) -> None:
         losses.append(one(x))
         losses[-1].backward()
     assert torch.allclose(*losses, rtol=1e-13)
+    assert_same_gradients(model, plain, 1e-13)
+
+
+class Draws(nn.Module):
+    """Draws for what nothing reads, and for a layer of a later run before one of an earlier run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.a(x), self.b(x)
+        second = dropout(second, 0.5)
+        dropout(second, 0.5)
+        first = dropout(first, 0.5)
+        return self.drop(first * second).square().mean()
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_numbers_are_drawn_in_the_order_of_the_code(number: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, x = Draws().double(), torch.randn(6, 6, dtype=torch.float64)
+    plain, where = copy.deepcopy(model), {"a": 0, "b": 1, "drop": 0}
+    options: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, x, cluster=cluster, device_map=where, compile=EXACT, **options)
+    torch.manual_seed(SEED)
+    loss = model(x)
+    loss.backward()
+    if number > 1:
+        expected = loop(plain, {"x": x}, number)
+    else:
+        torch.manual_seed(SEED)
+        expected = plain(x)
+        expected.backward()
+    assert torch.allclose(loss.detach(), expected.detach(), rtol=1e-13)
     assert_same_gradients(model, plain, 1e-13)

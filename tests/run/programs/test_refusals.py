@@ -14,14 +14,26 @@ from torch import Tensor, nn
 import baechi
 
 
-class Counts(Net):
-    """Code that counts its calls."""
+class Appends(Net):
+    """Code that appends to a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        self.seen.append(x.detach().sum())
+        return super().forward(x, y)
+
+
+class Computes(Net):
+    """Code that computes with a number that it counts."""
 
     calls = 0
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
         self.calls += 1
-        return super().forward(x, y)
+        return super().forward(x * self.calls, y)
 
 
 class Branches(Net):
@@ -44,7 +56,10 @@ class Told(logging.Handler):
         self.said.append(record.getMessage())
 
 
-@pytest.mark.parametrize(("kind", "why"), [(Counts, "calls of a Counts"), (Branches, "branching")])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Appends, "items of a list"), (Branches, "decides by the values"), (Computes, "register_buffer")],
+)
 def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
     """`distribute` raises with the line; with `"auto"` the code runs, which is said once."""
     with pytest.raises(baechi.CompileError, match=why) as raised:
