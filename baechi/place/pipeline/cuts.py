@@ -31,8 +31,8 @@ class Weights:
 
     Args:
         work_s: by device and group, seconds.
-        fixed_bytes: by group, bytes that stay.
-        live_bytes: by group, bytes that each microbatch in flight takes.
+        fixed_bytes: by group, bytes that stay, and those that one microbatch takes until they are read.
+        live_bytes: by group, bytes that each microbatch in flight keeps for backward.
     """
 
     def __init__(self, work_s: list[list[float]], fixed_bytes: list[int], live_bytes: list[int]) -> None:
@@ -88,10 +88,15 @@ def weights_of(problem: Problem) -> Weights:
     return Weights(
         [[sum([row[layer] for layer in group]) for group in members] for row in problem.work_s],
         [
-            sum([parts[n].always_bytes + 2 * training * parts[n].gradient_bytes for n in group])
+            sum(
+                [
+                    parts[n].always_bytes + parts[n].output_bytes + 2 * training * parts[n].gradient_bytes
+                    for n in group
+                ]
+            )
             for group in members
         ],
-        [sum([parts[n].saved_bytes + parts[n].output_bytes for n in group]) for group in members],
+        [sum([parts[n].saved_bytes for n in group]) for group in members],
     )
 
 

@@ -66,6 +66,14 @@ def test_memory_by_microbatches_in_flight() -> None:
     assert "contiguous over 1" not in found
 
 
+def test_what_backward_does_not_keep_counts_once() -> None:
+    """As where modules run again: what layers pass on is gone before the next microbatch."""
+    cluster = Cluster(tuple(Device(f"d{n}", memory_bytes=45) for n in range(2)))
+    found = dict(cuts(Problem(chain([1.0] * 8, output_bytes=10), cluster), 8))
+    assert found["contiguous over 2"] == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert "contiguous over 1" not in found
+
+
 def test_groups_and_pins() -> None:
     """Layers that share a device stay together, and a pin comes before the cut."""
     graph = chain([1.0] * 4)
