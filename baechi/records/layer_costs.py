@@ -23,6 +23,7 @@ class Splits(TypedDict):
     tied: Mapping[str, Sequence[str]]
     refused: Text
     rows: NotRequired[int]
+    bytes: NotRequired[Mapping[str, int]]
     lengths: NotRequired[Mapping[str, int]]
 
 
@@ -208,8 +209,8 @@ class LayerCosts(AbstractAttributes):
         Splits | None,
         "record",
         "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, why it is "
-        "`refused`, if it is, the `rows` of the example's batch, if it can be split along these, and "
-        "`lengths` of dimensions that are no weight's.",
+        "`refused`, if it is, the `rows` of the example's batch and `bytes` of its weights, if it can be "
+        "split along rows, and `lengths` of dimensions that are no weight's.",
     ] = None
     shard: Annotated[
         Shard | None,
@@ -220,6 +221,9 @@ class LayerCosts(AbstractAttributes):
         "(`units`). Of a shard of a functional op: the `function`.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose shards' outputs it joins."] = None
+    broadcasts: Annotated[
+        str | None, "name", "The module whose weights it has, and sends to shards of rows."
+    ] = None
 
     @property
     def weights_part(self) -> float:

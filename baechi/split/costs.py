@@ -31,10 +31,19 @@ TIMES = ("forward_s", "backward_s", "spread_s")
 
 _FUNCTIONS = {layer: function for function, layer in WEIGHT_OPS.items()}
 
+_OF_WEIGHTS = (
+    "backward_grad_bytes", "buffer_bytes", "dtype", "grad_bytes", "grads", "largest_grad_bytes",
+    "param_bytes", "weights",
+)  # fmt: skip
 _OF_OUTPUT = (
     "held_bytes", "held_until", "lasting_bytes", "lent_bytes", "losses", "output_bytes", "passing_bytes",
     "returned", "upstream_grad_bytes",
 )  # fmt: skip
+
+
+def splits_of(costs: LayerCosts) -> Splits:
+    """What a layer says of how it can be split."""
+    return costs.splits or _NO_WEIGHTS
 
 
 def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -> dict[str, Any]:
@@ -52,9 +61,7 @@ def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -
             "sizes": list(sharding.sizes),
             "number": number,
             "cuts": {
-                weight: axis
-                for weight, axis in how.cuts.items()
-                if weight in (costs.splits or _NO_WEIGHTS)["shapes"]
+                weight: axis for weight, axis in how.cuts.items() if weight in splits_of(costs)["shapes"]
             },
         },
     }
@@ -62,11 +69,7 @@ def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -
         units = _units(costs, how, sharding)
         values = {weight: [how.values.get(weight, 1), unit] for weight, unit in units.items()}
         made["shard"] |= {"units": values}
-    tied = {
-        weight: list(names)
-        for weight, names in (costs.splits or _NO_WEIGHTS)["tied"].items()
-        if weight in how.cuts
-    }
+    tied = {weight: list(names) for weight, names in splits_of(costs)["tied"].items() if weight in how.cuts}
     made["shard"] |= {"tied": tied} if tied else {}
     if costs.reads:
         made["shard"] |= {"function": _FUNCTIONS[str(costs.type)]}
@@ -77,7 +80,7 @@ def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -
     for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
         if data.get(key) is not None:
             made[key] = _weight_bytes(
-                data[key], costs.splits or _NO_WEIGHTS, how.cuts, share, first=number == 0
+                data[key], splits_of(costs), how.cuts, share, first=_has_rest(how, number)
             )
     output = share if how.join == "cat" else 1
     for key in ("output_bytes", "upstream_grad_bytes"):
@@ -85,11 +88,23 @@ def shard_costs(graph: LayerGraph, name: str, sharding: Sharding, number: int) -
     kept = max(0.0, costs.saved_bytes - costs.lent_bytes)
     if kept:
         made["saved_bytes"] = kept * share
+    if not how.cuts and costs.grad_bytes:  # each makes gradients of whole weights, and the last ones go first
+        made["backward_rise_bytes"] = made.get("backward_rise_bytes", 0) + (1 - share) * costs.grad_bytes
+        if number < len(sharding.sizes) - 1 and costs.backward_kernels:
+            sums = len(splits_of(costs)["shapes"])
+            made["backward_kernels"] = costs.backward_kernels + sums
+            if costs.host_backward_s:
+                made["host_backward_s"] = costs.host_backward_s * (1 + sums / costs.backward_kernels)
     if costs.weights is not None:
-        made["weights"] = _weights(costs.weights, costs.splits or _NO_WEIGHTS, module, how, sharding, number)
+        made["weights"] = _weights(costs.weights, splits_of(costs), module, how, sharding, number)
     if sharding.devices is not None:
         made["pin"] = sharding.devices[number]
     return made
+
+
+def _has_rest(how: SplitDimension, number: int) -> bool:
+    """Whether a shard has the weights that are not cut. What takes rows has none: a broadcast has them."""
+    return number == 0 and bool(how.cuts)
 
 
 def _shared(kernels: Sequence[Sequence[float]], share: float) -> list[list[float]]:
@@ -123,7 +138,8 @@ def _weights(
 ) -> list[str]:
     """The names of what a layer's shard has of its weights: a shard of each value, under each of its names.
 
-    Of what is not cut, and of buffers, the first shard has the whole, and the others have nothing.
+    Of what is not cut, and of buffers, the first shard has the whole, and the others have nothing; nor has
+    any of those that take rows.
     """
     values: dict[str, int] = {}
     for weight in splits["shapes"]:
@@ -132,7 +148,7 @@ def _weights(
     found: list[str] = []
     for name in names:
         if not values.get(name):  # not cut, or a buffer
-            found += [name] if number == 0 else []
+            found += [name] if _has_rest(how, number) else []
         else:
             found += [f"{name}[{number + n * len(sharding.sizes)}]" for n in range(values[name])]
     return found
@@ -140,12 +156,48 @@ def _weights(
 
 def _units(costs: LayerCosts, how: SplitDimension, sharding: Sharding) -> dict[str, int]:
     """By weight that is cut, how much of its axis belongs to a step of one along the dimension."""
-    shapes = (costs.splits or _NO_WEIGHTS)["shapes"]
+    shapes = splits_of(costs)["shapes"]
     return {
         weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(sharding.sizes)
         for weight, axis in how.cuts.items()
         if weight in shapes
     }
+
+
+def broadcast_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
+    """The attributes of the node that has a layer's weights, and sends them to shards of its rows."""
+    data, module = graph.nodes[name], graph.module_of(name)
+    made: dict[str, Any] = {"kind": "layer", "type": "Broadcast", "broadcasts": module}
+    made["module"] = f"{module}[broadcast]"
+    made |= {key: data[key] for key in _OF_WEIGHTS if key in data}
+    added_bytes = 3 * (len(sharding.sizes) - 1) * graph.amount(name, "grad_bytes")
+    if added_bytes:  # the gradients that come back; shards have the launches of their sums
+        made |= {"backward_moved_bytes": added_bytes, "backward_s": moving_s(graph, added_bytes)}
+    return made
+
+
+def moving_s(graph: LayerGraph, moved_bytes: float) -> float | dict[str, float]:
+    """Seconds, by device, of reading and writing so many bytes: as of the node that does so fastest."""
+    nodes = [costs for _, costs in graph.placed_costs() if costs.moved_bytes and costs.forward_s]
+    fastest = min(nodes, key=lambda costs: _longest_s(costs) / costs.moved_bytes, default=None)
+    return 0.0 if fastest is None else scaled(fastest.forward_s, moved_bytes / fastest.moved_bytes)
+
+
+def _longest_s(costs: LayerCosts) -> float:
+    return max(costs.forward_s.values()) if isinstance(costs.forward_s, Mapping) else costs.forward_s
+
+
+def broadcast_edge(graph: LayerGraph, name: str) -> dict[str, Any]:
+    """What travels from a broadcast to a shard: each weight, when it is asked for."""
+    costs = graph.costs(name)
+    splits = splits_of(costs)
+    sizes = dict(splits.get("bytes", {}))
+    edge: dict[str, Any] = {"bytes": sum(sizes.values()), "tensor": "+".join(sizes), "on_demand": True}
+    if len(sizes) > 1:
+        edge["parts"] = sizes
+    if not costs.grad_bytes and not splits["tied"]:  # they are frozen
+        edge["no_grad"] = True
+    return edge
 
 
 def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
@@ -154,18 +206,17 @@ def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, An
     adds = rule_named(str(costs.type)).dims[sharding.dimension].join == "sum"
     kernels = max(1, len(sharding.sizes) - 1) if adds else 1
     moved_bytes = costs.output_bytes * (3 * kernels if adds else 2)
-    part = moved_bytes / costs.moved_bytes if costs.moved_bytes else 0.0
     made: dict[str, Any] = {"kind": "layer", "module": f"{module}[join]", "type": "Join", "joins": module}
     made |= {key: data[key] for key in (*_OF_OUTPUT, "dtype") if key in data}
     made |= {"kernels": kernels, "moved_bytes": moved_bytes, "weights": []}
     if "forward_s" in data:
-        made["forward_s"] = scaled(data["forward_s"], min(1.0, part))
+        made["forward_s"] = moving_s(graph, moved_bytes)
     if "host_forward_s" in data and costs.kernels:
         made["host_forward_s"] = costs.host_forward_s / costs.kernels * kernels
     if graph.training and not adds:
         made |= {"backward_kernels": len(sharding.sizes), "backward_moved_bytes": 2 * costs.output_bytes}
         if "forward_s" in data:
-            made["backward_s"] = scaled(data["forward_s"], min(1.0, part))
+            made["backward_s"] = made["forward_s"]
     if costs.lent_bytes:
         made["saved_bytes"] = min(costs.saved_bytes, costs.lent_bytes)
     if sharding.base is not None:

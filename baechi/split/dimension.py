@@ -18,7 +18,7 @@ class SplitDimension:
 
     Args:
         cuts: by weight, the axis that is cut. Weights that are not cut go whole to the first shard, so they
-            may only be added. Where none is cut, shards take rows of the input (`takes`), and each is given
+            may only be added. Where none is cut, shards take rows of the input (`takes`), and each is sent
             the weights whole.
         join: whether the shards' outputs are concatenated (`"cat"`) or added (`"sum"`).
         axis: along which axis outputs are concatenated; from the end, so that batches may have any number of

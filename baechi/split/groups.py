@@ -10,10 +10,15 @@ from collections.abc import Mapping
 import networkx as nx
 
 from baechi.records.graph import LayerGraph
+from baechi.split.costs import splits_of
 
 
 def regrouped(
-    before: LayerGraph, made: LayerGraph, shards: Mapping[str, list[str]], heads: Mapping[str, str]
+    before: LayerGraph,
+    made: LayerGraph,
+    shards: Mapping[str, list[str]],
+    heads: Mapping[str, str],
+    broadcasts: Mapping[str, str],
 ) -> None:
     """Set the groups of shards, joins, and of what was in a group with their layers."""
     groups: dict[str, list[str]] = {}
@@ -24,7 +29,8 @@ def regrouped(
     for group, members in groups.items():
         if any(member in shards for member in members):
             _shards_together(made, group, [shards[member] for member in members if member in shards])
-            _others_together(made, group, members, shards, heads)
+            _others_together(made, group, members, heads)
+            _weights_together(before, made, group, members, broadcasts)
     for name, own in shards.items():  # a layer without a group of its own
         for number, shard in enumerate(own):
             made.nodes[shard].setdefault("colocate", f"{name}[{number}]")
@@ -40,7 +46,6 @@ def _others_together(
     made: LayerGraph,
     group: str,
     members: list[str],
-    shards: Mapping[str, list[str]],
     heads: Mapping[str, str],
 ) -> None:
     """What follows an output, one op after the other, goes with the join; and what did not run."""
@@ -53,3 +58,23 @@ def _others_together(
         first = next(member for member in rest if member in component)
         for member in component:
             made.nodes[member]["colocate"] = f"{group}/{first}"
+
+
+def _weights_together(
+    before: LayerGraph, made: LayerGraph, group: str, members: list[str], broadcasts: Mapping[str, str]
+) -> None:
+    """What sends a weight to shards of rows lies with layers that are tied to it, and are whole."""
+    own = [member for member in members if member in broadcasts]
+    names = {
+        name for member in own for tied in splits_of(before.costs(member))["tied"].values() for name in tied
+    }
+    modules = {name.rpartition(".")[0] for name in names}
+    whole = [member for member in members if member in made and before.module_of(member) in modules]
+    home = made.nodes[whole[0]]["colocate"] if whole else f"{group}/weights"
+    for member in whole:
+        joined = made.nodes[member]["colocate"]
+        for _, data in made.nodes(data=True):
+            if data.get("colocate") == joined:
+                data["colocate"] = home
+    for member in own:
+        made.nodes[broadcasts[member]]["colocate"] = home

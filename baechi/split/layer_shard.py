@@ -36,6 +36,14 @@ class LayerShard(nn.Module):
         return self.compute(self.options, self.dimension, self.extent, x, *own)
 
 
+class Broadcast(nn.Module):
+    """Hands the weights of a layer to its shards, each of which takes rows: autograd adds what comes back."""
+
+    def forward(self, *weights: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The same weights, as what this layer makes."""
+        return tuple([None if weight is None else weight.view_as(weight) for weight in weights])
+
+
 class Join(nn.Module):
     """Makes the output of a layer from those of its shards.
 

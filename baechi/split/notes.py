@@ -37,3 +37,5 @@ def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
             graph.nodes[node]["splits"]["lengths"] = lengths
         if any([not how.cuts for how in rule.dims.values()]):
             graph.nodes[node]["splits"]["rows"] = rows
+            sizes = {name: weight.numel() * weight.element_size() for name, weight in own.items()}
+            graph.nodes[node]["splits"]["bytes"] = sizes

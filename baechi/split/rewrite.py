@@ -16,7 +16,14 @@ from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.split.chains import link_chains
-from baechi.split.costs import join_costs, part_of_edge, shard_costs
+from baechi.split.costs import (
+    broadcast_costs,
+    broadcast_edge,
+    join_costs,
+    part_of_edge,
+    shard_costs,
+    splits_of,
+)
 from baechi.split.dimension import SplitDimension
 from baechi.split.functional import with_ops_as_layers
 from baechi.split.groups import regrouped
@@ -25,12 +32,13 @@ from baechi.split.spec import LayerSpec, Sharding, sharding_of
 from baechi.split.table import rule_named
 
 
-def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
+def split(graph: LayerGraph, layers: Mapping[str, LayerSpec | Sharding]) -> LayerGraph:
     """Split layers of a graph."""
-    graph = with_ops_as_layers(graph, layers)
+    asked = {name: sharding_of(spec, sizes_of(graph, name), name) for name, spec in layers.items()}
+    cut = [name for name, sharding in asked.items() if _dimension_of(graph, name, sharding).cuts]
+    graph = with_ops_as_layers(graph, cut)
     shardings: dict[str, Sharding] = {}
-    for name, spec in layers.items():
-        sharding = sharding_of(spec, sizes_of(graph, name), name)
+    for name, sharding in asked.items():
         for module, own in _with_ties(graph, name, sharding).items():
             if (
                 shardings.setdefault(module, own).sizes != own.sizes
@@ -74,7 +82,8 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         raise PlanError(f"{layer} is a shard already: split its layer into smaller shards instead")
     if costs.splits is None:
         raise PlanError(
-            f"{layer} ({costs.type}) cannot be split: no rule says how (baechi.register_split adds one)"
+            f"{layer} ({costs.type}) cannot be split: no rule says how. Leave it out of split=, or add one "
+            "(baechi.register_split); along rows only if none of them depends on others"
         )
     if costs.splits["refused"]:
         raise PlanError(f"{layer} ({costs.type}) cannot be split: {costs.splits['refused']}")
@@ -84,8 +93,10 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         cut = next(((weight, axis) for weight, axis in how.cuts.items() if weight in shapes), None)
         if how.length:
             found[dim] = costs.splits["lengths"][dim]
-        else:
-            found[dim] = costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]]
+        elif cut is not None:
+            found[dim] = shapes[cut[0]][cut[1]]
+        elif "rows" in costs.splits:  # no functional op says it
+            found[dim] = costs.splits["rows"]
     return found
 
 
@@ -175,6 +186,7 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
     made = LayerGraph()
     made.graph.update(graph.graph)
     heads: dict[str, str] = {}  # by node that is split: its join
+    broadcasts: dict[str, str] = {}
     shards: dict[str, list[str]] = {}
     for name, data in graph.nodes(data=True):
         module = graph.module_of(name)
@@ -187,6 +199,9 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
         call = name[len(module) :]
         shards[name] = [f"{module}[{number}]{call}" for number in range(len(sharding.sizes))]
         heads[name] = f"{module}[join]{call}"
+        if takes_rows(graph, name, sharding) and splits_of(graph.costs(name))["shapes"]:
+            broadcasts[name] = f"{module}[broadcast]{call}"
+            made.add_node(broadcasts[name], **broadcast_costs(graph, name, sharding))
         for number, shard in enumerate(shards[name]):
             made.add_node(shard, **shard_costs(graph, name, sharding, number))
         made.add_node(heads[name], **join_costs(graph, name, sharding))
@@ -196,9 +211,15 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
             made.add_edges_from([(heads.get(source, source), reader, data)])
     for name, own in shards.items():
         _edges_inside(graph, made, name, own, heads[name], shardings[graph.module_of(name)])
-    regrouped(graph, made, shards, heads)
+        if name in broadcasts:
+            made.add_edges_from([(broadcasts[name], shard, broadcast_edge(graph, name)) for shard in own])
+    regrouped(graph, made, shards, heads, broadcasts)
     dimensions = {layer: _dimension_of(graph, layer, sharding) for layer, sharding in shardings.items()}
-    after = {layer: sharding for layer, sharding in shardings.items() if dimensions[layer].join == "cat"}
+    after = {
+        layer: sharding
+        for layer, sharding in shardings.items()
+        if dimensions[layer].join == "cat" and dimensions[layer].cuts
+    }
     keep_logits_sharded(made, shards, heads, after)
     link_chains(made, shards, heads, shardings, dimensions)
     return LayerGraph.from_networkx(made)
@@ -206,6 +227,11 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
 
 def _dimension_of(graph: LayerGraph, layer: str, sharding: Sharding) -> SplitDimension:
     return rule_named(str(graph.costs(_calls(graph, layer)[0]).type)).dims[sharding.dimension]
+
+
+def takes_rows(graph: LayerGraph, name: str, sharding: Sharding) -> bool:
+    """Whether the shards of a call take rows of its input, and all of its weights."""
+    return not rule_named(str(graph.costs(name).type)).dims[sharding.dimension].cuts
 
 
 def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:

@@ -93,8 +93,10 @@ class Sharding:
     base: DeviceName | None = None
 
 
-def sharding_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Sharding:
-    """How a layer is split, as a user says it."""
+def sharding_of(spec: LayerSpec | Sharding, sizes: Mapping[str, int], layer: str) -> Sharding:
+    """How a layer is split, as a user says it, or as it was worked out."""
+    if isinstance(spec, Sharding):
+        return spec
     number: Any = spec
     if isinstance(spec, BatchSpec):
         ((dim, batch),) = spec.batch_sizes.items()

@@ -6,7 +6,7 @@ What works element by element and in place does nothing here: the process that h
 else would need values, and raises.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from baechi.errors import RankError
-from baechi.torchlib.modules.inside import modules_in
 from baechi.torchlib.operators.facts import facts_of
 from baechi.torchlib.private.modules import (
     buffer_table,
@@ -180,15 +179,15 @@ class StandIns:
         self._flat: dict[nn.RNNBase, tuple[Any, Any]] = {}
 
     @contextmanager
-    def standing(self, model: nn.Module) -> Iterator[None]:
-        """Within this context they stand in the model's tables."""
+    def standing(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """Within this context they stand in the tables of modules."""
         before: list[tuple[Any, str, torch.Tensor]] = []
         lists: list[tuple[nn.RNNBase, tuple[Any, Any]]] = []
         try:
-            for module in modules_in(model):
+            for module in modules:
                 for table in (parameter_table(module), buffer_table(module)):
                     for name, weight in table.items():
-                        if isinstance(weight, ElsewhereTensor):
+                        if type(weight) is ElsewhereTensor:  # `isinstance` asks a metaclass
                             before.append((table, name, weight))
                             table[name] = self._of(weight)
                 if isinstance(module, nn.RNNBase) and any(

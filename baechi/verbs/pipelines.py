@@ -89,7 +89,7 @@ def pipeline(
     """
     check_microbatches(microbatches)
     placed = read_plan(plan)
-    _check_costs(placed.graph, microbatches)
+    _check_graph(placed.graph, microbatches)
     return ordered(placed, microbatches, order, limits=limits, split=split)
 
 
@@ -108,7 +108,7 @@ def graphs_of(
             f"microbatches is {', '.join(map(repr, numbers))}: whole numbers of at least 1, or 'auto'"
         )
     for number, one in [(microbatches, graph)] if isinstance(graph, LayerGraph) else graph.items():
-        _check_costs(one, number)
+        _check_graph(one, number)
     if isinstance(graph, LayerGraph):
         assert isinstance(microbatches, int)
         return {microbatches: graph}
@@ -119,12 +119,14 @@ def graphs_of(
     return dict(graph) if microbatches == "auto" else {microbatches: graph[microbatches]}
 
 
-def _check_costs(graph: LayerGraph, microbatches: object) -> None:
+def _check_graph(graph: LayerGraph, microbatches: object) -> None:
     if graph.graph.get("microbatches", microbatches) != microbatches:
         raise ValueError(
             f"the graph has the costs of one of {graph.graph['microbatches']} microbatches, "
             f"not of {microbatches}: profile(model, batch, microbatches={microbatches}) gives those"
         )
+    if not len(graph):
+        raise ValueError("the graph has no layers to run in microbatches: place it without microbatches=")
 
 
 def pipelined(

@@ -9,6 +9,8 @@ import torch
 from run.split.split_layers import TOLERANCE, Around, Tied, assert_same, twins, words
 from run.split.test_attention import ITSELF, Attending
 from run.split.test_chains import LINKED, Attention
+from run.split.test_rules import LAYERS as IN_ROWS
+from run.split.test_rules import Rows
 from split.test_functional import ReadsTwice, RunsAgain
 from torch import nn
 
@@ -27,6 +29,10 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "conv2d out": (lambda: nn.Conv2d(2, 7, 3, padding=1), (2, 2, 6, 7), "out_channels"),
     "layer norm rows": (lambda: nn.LayerNorm(7), (11, 7), "rows"),
     "gelu rows": (nn.GELU, (7, 5), "rows"),
+    "linear rows": (lambda: nn.Linear(5, 4), (11, 3, 5), "rows"),
+    "conv2d rows": (lambda: nn.Conv2d(2, 7, 3, padding=1), (11, 2, 6, 7), "rows"),
+    "conv transpose rows": (lambda: nn.ConvTranspose2d(2, 3, 2, 2), (11, 2, 3, 4), "rows"),
+    "group norm rows": (lambda: nn.GroupNorm(2, 4), (11, 4, 3), "rows"),
     "conv1d in": (lambda: nn.Conv1d(4, 3, 2), (2, 4, 9), "in_channels"),
 }
 
@@ -137,6 +143,25 @@ def test_chains(toy: ToyMachine, build: str) -> None:
         (plain(x) ** 2).sum().backward()
     assert_same(model, plain)
     assert f"{next(iter(layers))}[join]" not in baechi.plan_of(model).graph
+
+
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_rows(toy: ToyMachine, microbatches: int | None) -> None:
+    """Copies of weights arrive before they are used, and their gradients before they are added."""
+    toy.restart(seed=10, late=True)
+    model, plain = twins(Rows)
+    given = torch.randn(8, 3, 4, 5, dtype=torch.float64)
+    specs = dict.fromkeys(IN_ROWS, baechi.BatchSpec({"rows": 3 // (microbatches or 1)}, NAMES[:3]))
+    asked: Any = {"source": "estimate", "effort": 0}
+    asked |= {"microbatches": microbatches, "loss_weights": "rows"} if microbatches else {}
+    baechi.distribute(model, given, cluster=cluster(*NAMES[:3]), split=specs, **asked)
+    for network, x in ((model, there(given)), (plain, given)):
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (network(x) ** 2).sum().backward()
+            optimizer.step()
+    assert_same(model, plain)
 
 
 def by_heads(columns: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ takes memory.
     code's order    the placement of `auto`, launched as the code reaches layers
     reordered       the same, launched in the plan's order
     pipelined       the placement of `auto` for microbatches
+    programs        the same with each stage compiled (`compile="stages"`, "aot_eager"), planned as such
     split           the placement of `auto`, with heavy layers split where `split="auto"` splits them
 """
 
@@ -44,7 +45,7 @@ from benches.figures import Figures, table_of
 from benches.models import large
 from benches.models.small import Example, makers
 
-OURS = ("code's order", "reordered", "pipelined", "split")
+OURS = ("code's order", "reordered", "pipelined", "programs", "split")
 WAYS = ("one device", "device map", *OURS)
 OPTIMIZER = "adam"
 
@@ -174,8 +175,9 @@ def table(rows: Sequence[Row]) -> Table:
     shown = table_of(title, ("model, batch", "devices", "bound"), ("host", *WAYS, "gain", "s"))
     for row in rows:
         cells = {name: str(way) for name, way in row.ways.items()}
-        if not row.ways["pipelined"].why_not:
-            cells["pipelined"] += f" (m={row.microbatches})"
+        for name in ("pipelined", "programs"):
+            if not row.ways[name].why_not:
+                cells[name] += f" (m={row.microbatches})"
         host, taken = f"{row.ways[row.best].host_share:.0%}", f"{row.taken_s:.0f}"
         shown.add_row(row.model, row.cluster, row.bound, host, *cells.values(), f"{row.gain:.2f}", taken)
     return shown
@@ -183,7 +185,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def clusters() -> dict[str, Cluster]:
     """The clusters by name, with a host that is charged."""
-    found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4)}
+    found = {f"{n} A100": Cluster.uniform(n, like="A100-80GB", link="nvlink") for n in (2, 4, 8)}
     found["RTX-4090 + RTX-3090"] = Cluster.parse("1xRTX-4090,1xRTX-3090")
     return {name: replace(cluster, host=HostCosts.usual()) for name, cluster in found.items()}
 
@@ -211,6 +213,7 @@ def cases(*, quick: bool = False) -> Iterator[Case]:
         yield Case("Mixtral-like, 4 x 1024, bf16", of(large.mixtral), "4 A100", 4)
     yield Case("Inception-v3, 64", large.inception, "4 A100")
     yield Case("U-Net 256 x 256, 64", large.unet, "4 A100")
+    yield Case("U-Net 256 x 256, 64", large.unet, "8 A100")
     yield Case("GNMT, 128", large.gnmt, "4 A100")
     for name, make in makers(small=True):
         shown, batch = _SMALL[name]
@@ -284,8 +287,8 @@ class _Ways:
             return self._dry(place(self._graph, alone, "single"), reorder=False)
         if name == "device map":
             return self._dry(accelerate_plan(self._model, self._graph, self._cluster), reorder=False)
-        if name == "pipelined":
-            return self._pipelined()
+        if name in ("pipelined", "programs"):
+            return self._pipelined(programs=name == "programs")
         plan = self._plan()
         if name == "split":
             return self._split(plan)
@@ -301,11 +304,11 @@ class _Ways:
         except PlacementError:
             return self._place(self._graph, recompute="auto")
 
-    def _pipelined(self) -> Way:
+    def _pipelined(self, *, programs: bool) -> Way:
         number = self._case.microbatches
         if number == 1:
             return Way(why_not="its loss compares rows")
-        graph = with_optimizer(self._profiled(microbatches=number), OPTIMIZER)
+        graph = with_optimizer(self._profiled(microbatches=number, programs=programs), OPTIMIZER)
         return self._dry(self._place(graph, microbatches=number))
 
     def _split(self, plan: Plan) -> Way:

@@ -140,8 +140,8 @@ def test_what_cannot_be_split_says_why() -> None:
         baechi.split(of_layer(nn.Embedding(9, 3, max_norm=1.0), 4), "layer", 2)
     with pytest.raises(PlanError, match=r"sparse=True, scale_grad_by_freq=True"):
         baechi.split(of_layer(nn.Embedding(9, 3, sparse=True, scale_grad_by_freq=True), 4), "layer", 2)
-    with pytest.raises(PlanError, match=r"GroupNorm\) cannot be split: no rule.*register_split"):
-        baechi.split(of_layer(nn.GroupNorm(2, 4), 3, 4), "layer", 2)
+    with pytest.raises(PlanError, match=r"BatchNorm1d\) cannot be split: no rule.*register_split"):
+        baechi.split(of_layer(nn.BatchNorm1d(4), 3, 4), "layer", {"rows": 2})
     with pytest.raises(PlanError, match=r"ReLU\) cannot be split: it writes its input \(inplace=True\)"):
         baechi.split(of_layer(nn.ReLU(inplace=True), 3, 4), "layer", 2)
     with pytest.raises(PlanError, match=r"it is inside layer, which is one layer \(.*split_module_classes="):

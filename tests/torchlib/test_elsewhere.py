@@ -10,6 +10,7 @@ from torch import nn
 
 from baechi.errors import RankError
 from baechi.torchlib.elsewhere import ElsewhereTensor, StandIns, leave_elsewhere
+from baechi.torchlib.modules.inside import modules_in
 
 CPU = torch.device("cpu")
 
@@ -71,7 +72,7 @@ def test_plain_tensors_stand_in() -> None:
     weight, stand_ins, seen = made[2].weight, StandIns(), []
     weight.requires_grad_(False)
     for _ in range(2):
-        with stand_ins.standing(made):
+        with stand_ins.standing(modules_in(made)):
             seen.append(made[2].weight)
             assert type(made[2].weight) is nn.Parameter
             assert not made[2].weight.requires_grad

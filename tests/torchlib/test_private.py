@@ -228,6 +228,20 @@ print(len(lookup.missing_names()), len(lookup.found_names()))
     assert missing > 90 and found == 0
 
 
+def test_decompositions_of_inductor_need_no_other_import() -> None:
+    """In a process that has compiled nothing yet: torch's own of pooling asks another module."""
+    program = """
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from baechi.torchlib.private.graphs import inductor_decompositions
+def pooled(x):
+    return torch.nn.functional.max_pool2d(x, 2)
+print(make_fx(pooled, inductor_decompositions())(torch.ones(1, 2, 4, 4)).code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "_low_memory_max_pool" in done.stdout, done.stderr
+
+
 def test_what_is_replaced_is_put_back() -> None:
     """Inherited attributes are inherited again; putting twice is putting once."""
 

@@ -147,6 +147,9 @@ def test_costs_of_another_number() -> None:
     assert baechi.pipeline(plan, 4, "gpipe").microbatches == 4
     with pytest.raises(ValueError, match="costs of one of 4 microbatches, not of 8"):
         baechi.pipeline(plan, 8)
+    graph.remove_nodes_from(list(graph))
+    with pytest.raises(ValueError, match="the graph has no layers to run in microbatches"):
+        baechi.place(graph, Cluster.uniform(2, link=FAST), microbatches=4)
 
 
 @pytest.mark.full

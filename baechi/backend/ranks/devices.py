@@ -151,9 +151,6 @@ class TorchRanks(RankDevices, TorchDevices):
         device = torch.device(self._here)
         return [] if device.type == self.host else [device]
 
-    def packing(self) -> AbstractContextManager[object]:
-        return _NOTHING if self._on_host and self._clock is None else super().packing()
-
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         return False
 
@@ -181,6 +178,8 @@ class TorchRanks(RankDevices, TorchDevices):
     def at(
         self, place: str, layer: str | None = None
     ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        if self._on_host and self._clock is None:  # all that is here lies there
+            return _NOTHING
         return super().at(self._there(place), layer)
 
     def is_bare(self, *places: str) -> bool:

@@ -33,7 +33,11 @@ from baechi.errors import BaechiError, FirstError, RankError, note, said_by
 from baechi.torchlib.private.groups import is_together
 
 _MOST_SENDS = 4
-"""So many sends to a rank are under way at most: a sent tensor keeps its memory until then."""
+"""So many large sends to a rank are under way at most: a sent tensor keeps its memory until then."""
+
+_SMALL_BYTES = 1 << 16
+_MOST_SMALL = 64
+"""So many small ones: what is waited for in a row costs less than one by one."""
 
 _AFTER_S = 60.0
 """So much later than the watcher torch's own limit comes."""
@@ -74,7 +78,7 @@ class Wires:
         self._groups = [_group(inside, self.number, limit) for _ in range(3)]
         if replicas > 1:
             self._groups += [_group(each, self.number, limit) for each in (across, [self._everyone])]
-        self._sends: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._sends: defaultdict[tuple[int, bool], deque[int]] = defaultdict(deque)
         self._underway: dict[int, tuple[Any, torch.Tensor]] = {}
         self._last = 0
         self._broken = ""
@@ -123,27 +127,38 @@ class Wires:
 
     def send(self, flat: torch.Tensor, target: int, *, backward: bool) -> None:
         """Send a tensor without gaps; it keeps its memory until it has been read."""
-        waiting, number = self._sends[target], self._members[target]
-        while len(waiting) >= _MOST_SENDS:
+        is_small = flat.nbytes <= _SMALL_BYTES
+        waiting = self._sends[target, is_small]
+        if len(waiting) >= (_MOST_SMALL if is_small else _MOST_SENDS):
             self.wait(waiting.popleft(), target)
-        with self._watched((number,)):
+        try:
             work = self._groups[backward].send([_real(flat)], target, 0)
-            waiting.append(self._noted((work, flat)))
+        except RuntimeError as error:
+            raise self._lost((self._members[target],), error) from error
+        waiting.append(self._noted((work, flat)))
 
     def receive(self, flat: torch.Tensor, source: int, *, backward: bool) -> int:
         """Begin to receive into a tensor without gaps; returns what `wait` takes."""
-        with self._watched((self._members[source],)):
-            return self._noted((self._groups[backward].recv([_real(flat)], source, 0), flat))
+        try:
+            work = self._groups[backward].recv([_real(flat)], source, 0)
+        except RuntimeError as error:
+            raise self._lost((self._members[source],), error) from error
+        return self._noted((work, flat))
 
     def wait(self, transfer: int, other: int) -> None:
         """Wait until a transfer with another rank is over."""
-        with self._watched((self._members[other],)):
+        self._waits((self._members[other],))
+        try:
             self._underway[transfer][0].wait()
+        except RuntimeError as error:
+            raise self._lost((self._members[other],), error) from error
+        finally:
+            self._watcher.wait = None
         del self._underway[transfer]
 
     def wait_for_sends(self) -> None:
         """Wait until all that was sent has been read."""
-        for target, waiting in self._sends.items():
+        for (target, _), waiting in self._sends.items():
             while waiting:
                 self.wait(waiting.popleft(), target)
 
@@ -158,7 +173,7 @@ class Wires:
     def share(self, flat: torch.Tensor, source: int) -> None:
         """Give all ranks what one has, in place."""
         with self._watched(self._members if source == self.rank else [self._members[source]]):
-            distributed.broadcast(flat, self._members[source], group=self._groups[2])
+            self._groups[2].broadcast(flat, source).wait()
 
     def add_up(self, values: torch.Tensor) -> None:
         """Add up what all ranks have, in place."""
@@ -176,7 +191,7 @@ class Wires:
         mine = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self.size)]
         with self._watched(self._members):
-            distributed.all_gather(found, mine, group=self._groups[2])
+            self._groups[2].allgather([found], [mine]).wait()
             return [one.tolist() for one in found]
 
     def gather_objects(self, mine: Any) -> list[Any]:
@@ -331,22 +346,28 @@ class Wires:
             del group
         gc.collect()
 
-    def _watched(self, others: Sequence[int]) -> "_Watched":
+    @contextmanager
+    def _watched(self, others: Sequence[int]) -> Iterator[None]:
         """Within this context this process waits for others, by their numbers among all."""
-        return _Watched(self, others)
+        self._waits(others)
+        try:
+            yield
+        except BaechiError:
+            raise
+        except RuntimeError as error:  # gloo's and NCCL's
+            traceback.clear_frames(error.__traceback__)  # torch's, which hold on to connections
+            raise self._lost(others, error) from error
+        finally:
+            self._watcher.wait = None
 
-    def waits(self, others: Sequence[int]) -> None:
+    def _waits(self, others: Sequence[int]) -> None:
         """From now on this process waits for others, by their numbers among all."""
         watcher = self._watcher
         if self._news.known is not None:
             raise self._ended_by(self._news.known)
         watcher.wait = Wait(tuple(others), self.limit_s, watcher.spot, time.monotonic())
 
-    def has_waited(self) -> None:
-        """It waits no longer."""
-        self._watcher.wait = None
-
-    def lost(self, others: Sequence[int], error: RuntimeError) -> RankError:
+    def _lost(self, others: Sequence[int], error: RuntimeError) -> RankError:
         """A connection broke: find out why."""
         lines = said_by(error).strip().splitlines()
         said = lines[0] if lines else type(error).__name__
@@ -366,28 +387,6 @@ class Wires:
         if not self._broken:
             self._let_go(first)
         return RankError(f"the step was ended by {first}", first=first)
-
-
-class _Watched:
-    """See `Wires._watched`; a class, since a step enters it twice for each transfer."""
-
-    __slots__ = ("_others", "_wires")
-
-    def __init__(self, wires: Wires, others: Sequence[int]) -> None:
-        self._wires, self._others = wires, others
-
-    def __enter__(self) -> None:
-        self._wires.waits(self._others)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, RuntimeError) and not isinstance(error, BaechiError):  # gloo's and NCCL's
-                traceback.clear_frames(trace)  # torch's, which hold on to connections
-                raise self._wires.lost(self._others, error) from error
-        finally:
-            self._wires.has_waited()
 
 
 def _real(flat: torch.Tensor) -> torch.Tensor:

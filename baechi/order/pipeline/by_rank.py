@@ -10,7 +10,7 @@ when it is received: of all that wait, let one wait for the transfer that is fir
 has not issued it, so it waits for an earlier one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -73,7 +73,52 @@ class Transfer:
         )
 
 
-Action = Computation | Transfer
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """Values that travel together.
+
+    Args:
+        source: the rank that sends.
+        target: the rank that receives.
+        backward: whether a backward reads them.
+        transfers: they, in their order.
+    """
+
+    source: int
+    target: int
+    backward: bool
+    transfers: tuple[Transfer, ...]
+
+
+Action = Computation | Message
+
+
+def in_messages(
+    order: Iterable[Computation | Transfer], bytes_of: Callable[[Transfer], int], most_bytes: int
+) -> list[Action]:
+    """The total order, in which small values that follow each other on one way are one message.
+
+    Args:
+        order: computations and single values.
+        bytes_of: how large a value is.
+        most_bytes: so large a message of several values may be.
+    """
+    found: list[Action] = []
+    size = 0
+    for one in order:
+        if isinstance(one, Computation):
+            found.append(one)
+            continue
+        last, own = found[-1] if found else None, bytes_of(one)
+        way = one.source, one.target, one.backward
+        if isinstance(last, Message) and (last.source, last.target, last.backward) == way:
+            if size + own <= most_bytes:
+                size += own
+                found[-1] = Message(*way, (*last.transfers, one))
+                continue
+        size = own
+        found.append(Message(*way, (one,)))
+    return found
 
 
 def of_rank(order: Iterable[Action], rank: int) -> list[Action]:

@@ -131,9 +131,13 @@ def estimate(
     if forward_s + backward_s > limit_s:
         return NEVER
     backward_s = max(backward_s, usual_s)
-    host_s = _issue(tables, times, placement)
-    if host_s + backward_s > limit_s:
-        return NEVER
+    host_s = 0.0
+    if tables.launch_s:
+        host_s = _issue(tables, times, placement)
+        if host_s + backward_s > limit_s:
+            return NEVER
+    else:
+        _issue_at_once(tables, times, placement)
     end_s = 0.0
     for phase in range(tables.phases):
         if phase:
@@ -184,6 +188,32 @@ def _least_s(tables: Tables, times: Times, on: Ints) -> tuple[float, float]:
 
 
 @inlined
+def _issue_at_once(tables: Tables, times: Times, placement: Placement) -> None:
+    """Issue a forward in no time: layers send what they make when they end (`_send`)."""
+    devices, reads, asked_s, ready_s = tables.devices, tables.reads, times.asked_s, times.ready_s
+    newest, on, chooses = times.newest, placement.on, len(placement.priority) > 0
+    _begin(times, 0.0)
+    for layer in range(tables.layers):
+        ready_s[layer], times.missing[layer] = 0.0, tables.missing[layer]
+    for layer in placement.order[: 0 if chooses and not tables.fed else tables.layers]:
+        device = on[layer]
+        for item in range(reads.begin[layer], reads.begin[layer + 1]):
+            tensor = reads.items[item]
+            if tables.source[tensor] < 0:
+                copy = tensor * devices + device
+                if asked_s[copy] < 0:
+                    travel = tables.link[devices * (devices + 1) + device] * len(tables.source) + tensor
+                    channel = tables.stride * devices + device
+                    asked_s[copy] = _book(times.free_s, channel, 0.0, tables.travel_s[travel])
+                ready_s[layer] = max(ready_s[layer], asked_s[copy])
+        if not chooses:
+            if newest[device] >= 0:
+                times.next_layer[newest[device]] = layer
+                times.missing[layer] += 1
+            newest[device] = layer
+
+
+@inlined
 def _issue(tables: Tables, times: Times, placement: Placement) -> float:
     """Let the host issue a forward in the order. Returns when it has done so."""
     devices, launch_s, reads, readers = tables.devices, tables.launch_s, tables.reads, tables.readers
@@ -200,25 +230,23 @@ def _issue(tables: Tables, times: Times, placement: Placement) -> float:
             tensor = reads.items[item]
             copy, maker = tensor * devices + device, tables.source[tensor]
             if asked_s[copy] < 0:  # it is sent when it is asked for
-                if launch_s:
-                    now_s += tables.send_s[tensor] if now_s > -launch_s else launch_s
+                now_s += tables.send_s[tensor] if now_s > -launch_s else launch_s
                 asked_s[copy] = max(now_s, 0.0)
                 if maker >= 0:  # behind all that its device has run; by priority that may come before it
                     behind = maker if chooses else newest[on[maker]]
                     _attach(first_copy, last_copy, next_copy, behind, copy)
-                else:  # a busy host sends inputs late: they have a channel of their own, else one out of turn
-                    channel = (devices + 1 if launch_s else tables.stride) * devices + device
+                else:  # a busy host sends inputs late: they have a channel of their own
+                    channel = (devices + 1) * devices + device
                     travel = tables.link[devices * (devices + 1) + device] * len(tables.source) + tensor
                     asked_s[copy] = _book(times.free_s, channel, asked_s[copy], tables.travel_s[travel])
             if maker < 0:
                 ready_s[layer] = max(ready_s[layer], asked_s[copy])
-        if launch_s:
-            if spread and now_s > -launch_s:
-                now_s += tables.call_s[layer]
-            ready_s[layer] = max(ready_s[layer], now_s + min(launch_s, tables.host_s[layer]))
-            now_s += tables.host_s[layer]
-            took_s = tables.seconds[device * tables.layers + layer]
-            times.least_s[layer] = now_s + took_s * tables.last_part[layer]
+        if spread and now_s > -launch_s:
+            now_s += tables.call_s[layer]
+        ready_s[layer] = max(ready_s[layer], now_s + min(launch_s, tables.host_s[layer]))
+        now_s += tables.host_s[layer]
+        took_s = tables.seconds[device * tables.layers + layer]
+        times.least_s[layer] = now_s + took_s * tables.last_part[layer]
         if not chooses and newest[device] >= 0:
             times.next_layer[newest[device]] = layer
             times.missing[layer] += 1
@@ -228,8 +256,8 @@ def _issue(tables: Tables, times: Times, placement: Placement) -> float:
             for reading in range(readers.begin[tensor], readers.begin[tensor + 1]):
                 there = on[readers.items[reading]]
                 copy = tensor * devices + there
-                if asked_s[copy] < 0 and (there == device or not launch_s or tables.ahead[tensor]):
-                    if launch_s and there != device:
+                if asked_s[copy] < 0 and (there == device or tables.ahead[tensor]):
+                    if there != device:
                         now_s += tables.send_s[tensor]
                     asked_s[copy] = max(now_s, 0.0)
                     _attach(first_copy, last_copy, next_copy, layer, copy)
@@ -380,6 +408,8 @@ def _end(tables: Tables, times: Times, on: Ints, phase: int, layer: int, now_s: 
     ready_s, readers, after, devices = times.ready_s, tables.readers, tables.after, tables.devices
     if times.next_layer[layer] >= 0:
         _release(missing, waits, waiting, times.next_layer[layer], on[layer])
+    if not phase and not tables.launch_s:
+        _send(tables, times, on, layer, now_s)
     copy = times.first_copy[layer]
     while copy >= 0:
         tensor = copy // devices
@@ -404,6 +434,28 @@ def _end(tables: Tables, times: Times, on: Ints, phase: int, layer: int, now_s: 
         for item in range(after.begin[layer], after.begin[layer + 1]):
             _release(missing, waits, waiting, after.items[item], on[after.items[item]])
             stale[on[after.items[item]]] = 1
+
+
+@inlined
+def _send(tables: Tables, times: Times, on: Ints, layer: int, now_s: float) -> None:
+    """Send what a layer has made, once to each device that reads it."""
+    devices, readers, asked_s, ready_s = tables.devices, tables.readers, times.asked_s, times.ready_s
+    home = on[layer]
+    for making in range(tables.makes.begin[layer], tables.makes.begin[layer + 1]):
+        tensor = tables.makes.items[making]
+        for reading in range(readers.begin[tensor], readers.begin[tensor + 1]):
+            reader = readers.items[reading]
+            there, there_s = on[reader], now_s
+            if there != home:
+                copy = tensor * devices + there
+                if asked_s[copy] < 0:  # from here on, when it is there
+                    travel = tables.link[home * (devices + 1) + there] * len(tables.source) + tensor
+                    channel = tables.stride * home + there
+                    asked_s[copy] = _book(times.free_s, channel, now_s, tables.travel_s[travel])
+                there_s = asked_s[copy]
+            ready_s[reader] = max(ready_s[reader], there_s)
+            _release(times.missing, times.waits, times.waiting, reader, there)
+            times.stale[there] = 1
 
 
 @inlined

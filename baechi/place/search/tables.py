@@ -47,6 +47,7 @@ class Tables(NamedTuple):
         phases: 2 if a step has a backward, else 1.
         stride: see `baechi.cost.channel`; 0 if devices receive one tensor at a time.
         stays: whether the host need not fetch what the model returns.
+        fed: whether layers read what comes from the host.
         launch_s: the host's seconds to issue one kernel; 0 if the graph says nothing of the host.
         node_s: the host's seconds for one end of a gradient's transfer.
         seconds: by phase, device and layer.
@@ -74,6 +75,7 @@ class Tables(NamedTuple):
     phases: int
     stride: int
     stays: bool
+    fed: bool
     launch_s: float
     node_s: float
     seconds: Floats
@@ -128,6 +130,7 @@ class Tables(NamedTuple):
             phases=len(phases),
             stride=len(devices) + 1 if problem.cluster.reception == "free" else 0,
             stays=bool(indexed.outputs_stay),
+            fed=FROM_HOST in indexed.source,
             launch_s=float(launch_s),
             node_s=float(own.node_s),
             seconds=_flat(chain.from_iterable(seconds)),

@@ -269,7 +269,7 @@ class InParts:
         number, verdict = self._losses[microbatch], self._batch.verdict
         name, values = loss_name(self._bounds[microbatch].template), self._values[microbatch]
         shares = verdict.shares_of(name) or verdict.others
-        loss, place = values.outputs[number], values.compiled.tangent_place(number)
+        loss, place = values.outputs[number], values.compiled.tangent_place[number]
         share = share_at(place, self._backend, shares[microbatch])
         with self._backend.at(place, ""):
             known = not isinstance(share, torch.Tensor)
@@ -284,7 +284,7 @@ class InParts:
             if number in values.compiled.tangents:
                 if not self._losses:
                     value = value.detach().requires_grad_()
-                    place = values.compiled.tangent_place(number)
+                    place = values.compiled.tangent_place[number]
                     self._roots[id(value)] = Incoming(microbatch, number, value, place)
                 elif number != self._losses[microbatch]:
                     value = value.detach().requires_grad_()  # the joined one says that it has no gradient

@@ -13,6 +13,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -67,11 +68,13 @@ _CURE = "Or give distribute compile='auto', which runs such a model as its code 
 _NAME = re.compile(r"\w+")
 
 _PLAIN = {
-    "Dynamic shape operator": "the size of a result depends on the values of a tensor",
-    "DynamicOutputShape": "the size of a result depends on the values of a tensor",
-    "DataDependentOutput": "a number is taken out of a tensor, or a decision follows from its values",
-    "data-dependent": "the code decides by the values of a tensor",
-    "marked as skipped": "the code calls what torch's compiler does not follow",
+    ("Dynamic shape operator",): "the size of a result depends on the values of a tensor",
+    ("DynamicOutputShape",): "the size of a result depends on the values of a tensor",
+    ("DataDependentOutput",): "a number is taken out of a tensor, or a decision follows from its values",
+    ("data-dependent", "multi_head_attention_forward"): "torch finds out by its values whether a mask is "
+    "causal, so say it (is_causal=, mask_is_causal= or tgt_is_causal=)",
+    ("data-dependent",): "the code decides by the values of a tensor",
+    ("marked as skipped",): "the code calls what torch's compiler does not follow",
 }
 """What torch's messages say, in plain words."""
 
@@ -208,12 +211,11 @@ class Bound:
             memo.setdefault(id(one), one)
         return copy.deepcopy(self.template, memo)
 
-    def of_part(self, mine: Inputs, other: Inputs) -> "Bound | None":
+    def of_part(self, mine: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> "Bound | None":
         """The same of another part of the batch that looks alike; None where the code has to be asked."""
         if self.captured.changes:
             return None
-        pairs = zip(_tensors(mine), _tensors(other), strict=True)
-        stands = {id(one): there for one, there in pairs}
+        stands = {id(one): there for one, there in zip(mine, other, strict=True)}
         flat, own = list(self.flat), self._given
         for number in own:
             there = stands.get(id(flat[number]))
@@ -262,6 +264,7 @@ class Captures:
         self._local: dict[str, Any] = {}
         self._uncounted: list[tuple[str, str]] = []
         self._counters: list[str] = []
+        self._modules: Sequence[nn.Module] = ()
         self._alone = threading.RLock()
         self._told: set[str] = set()
         self._read: set[Kind] = set()
@@ -294,6 +297,7 @@ class Captures:
             self.tell(f"it is called {seen}")
             return None
         with self._alone:
+            self._modules = modules
             try:
                 _refuse_plan(runtime)
                 _refuse_draws(model, modules)
@@ -334,20 +338,21 @@ class Captures:
     def _all_bound(
         self, model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
     ) -> list[Bound] | None:
-        known: dict[Hashable, tuple[Inputs, Bound]] = {}
+        known: dict[Hashable, tuple[Sequence[torch.Tensor], Bound]] = {}
         found = list[Bound]()
         try:
             for part in parts:
-                looks = tuple(map(_looks, _tensors(part)))
+                tensors = list(tensors_in(part.args, part.kwargs))
+                looks = tuple(map(_looks, tensors))
                 bound = None
                 if alike and looks in known:
                     mine, first = known[looks]
-                    bound = first.of_part(mine, part)
+                    bound = first.of_part(mine, tensors)
                 if bound is None:
                     bound = self._call(model, runtime, loss, part)
                 if bound is None:
                     return None
-                known.setdefault(looks, (part, bound))
+                known.setdefault(looks, (tensors, bound))
                 found.append(bound)
                 _refuse_tokens(found)
         finally:  # values come when the step is over
@@ -366,7 +371,8 @@ class Captures:
         with (
             unwatched(),
             compiler_back(),
-            forwards_set_aside(model),
+            forwards_set_aside(self._modules),
+            runtime.stand_ins.standing(self._modules) if runtime.over_ranks else nullcontext(),
             capturing(self.options.limit, frozenset() if self._hooks else _loggers(), tuple(self._counters)),
         ):
             self._local = {"forward": original_forward(model), "args": part.args, "kwargs": part.kwargs}
@@ -385,15 +391,22 @@ class Captures:
                     raise CompileError(_reason(model, error)) from error
                 self._counters += found
                 self._compiled.clear()
+            finally:
+                self._local = {}
         if not self._compiled:  # again, with that number as a variable
             return self._call(model, runtime, loss, part)
-        if len(self._bound) != 1:  # it computes nothing
+        ran, self._bound = self._bound, []  # else the batch would live until the next call
+        if len(ran) != 1:  # it computes nothing
             return None
-        ((captured, flat, tables, kept),) = self._bound
-        self._bound, self._local = [], {}
-        assigned = _put_back(captured, flat, tables)
+        ((captured, flat, tables, kept),) = ran
         for one in kept:
             one.note()
+        try:
+            assigned = _put_back(captured, flat, tables)
+        except CompileError:
+            for one in reversed(kept):
+                one.put_back()
+            raise
         captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
         return Bound(captured, flat, template, assigned, kept=kept)
 
@@ -422,7 +435,7 @@ class Captures:
 
         def run(*given: Any) -> Sequence[Any]:
             flat, made = numbers.apart(given)
-            tables = list(map(buffer_table, modules_in(model))) if captured.sets_buffers else ()
+            tables = list(map(buffer_table, self._modules)) if captured.sets_buffers else ()
             before = [(table, dict(table)) for table in tables if table]
             self._bound.append((captured, flat, before, kept_at(captured.kept, self._local)))
             return numbers.together(captured.tokens, made)
@@ -526,10 +539,6 @@ def _token(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-def _tensors(part: Inputs) -> list[torch.Tensor]:
-    return list(tensors_in(part.args, part.kwargs))
-
-
 def _looks(tensor: torch.Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
@@ -569,4 +578,4 @@ def _untraced(error: BaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    return next((f"{words}: " for key, words in _PLAIN.items() if key in text), "")
+    return next((f"{words}: " for parts, words in _PLAIN.items() if all(one in text for one in parts)), "")

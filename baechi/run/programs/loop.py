@@ -1,7 +1,7 @@
 """Runs programs of microbatches, task by task: values are fetched, sent on, and dropped after use."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import dropwhile, islice
 from typing import Any
@@ -122,7 +122,7 @@ class Values:
 
     def tangent(self, backend: AbstractBackend, number: int, grad: torch.Tensor) -> torch.Tensor:
         """The gradient of an output as backward takes it: where that was made, with its strides."""
-        place = self.compiled.tangent_place(number)
+        place = self.compiled.tangent_place[number]
         with torch.no_grad():
             if backend.place_of(grad) != place:
                 grad = transfer(grad, backend, place)
@@ -173,12 +173,11 @@ class Loop:
     ) -> None:
         self._backend, self._values, self._draws = backend, values, draws
         self._in_rows = backend.sends_rows
-        there: dict[int, dict[Slot, torch.Tensor]] = {}
-        others = {one.compiled.inputs[number] for one in values for number in one.own}
+        there: dict[int, Mapping[Slot, torch.Tensor]] = {}
         for one in values:  # weights are where they are read, mostly: so they are not fetched
             first = one.like or one
             if id(first) not in there:
-                there[id(first)] = first.weights_there(backend.place_of, others)
+                there[id(first)] = self._weights_there(first)
             one.by_slot.update(there[id(first)])
         self.totals: dict[tuple[int, str], torch.Tensor] = {}
         self._added: set[tuple[int, str]] = set()
@@ -188,6 +187,11 @@ class Loop:
         self._issued: defaultdict[str, deque[Any]] = defaultdict(deque)
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.count = 0
+
+    def _weights_there(self, first: Values) -> Mapping[Slot, torch.Tensor]:
+        """By slot of a copy, the weights that lie where microbatches like the first one read them."""
+        others = {one.compiled.inputs[number] for one in self._values for number in one.own}
+        return first.weights_there(self._backend.place_of, others)
 
     def run(self, tasks: Iterable[tuple[int, int]]) -> None:
         """Run programs in an order."""
@@ -242,20 +246,18 @@ class Loop:
             parts = [self._parts_of(leaf, by_leaf.pop(id(leaf), ())) for leaf in leaves]
             for leaf, mine in zip(leaves, parts, strict=True):
                 total = None
-                if mine:
-                    home = backend.place_of(leaf)
                 for part in mine:
                     grad = part()
                     if total is None:
                         total = grad
                     else:
-                        with backend.at(home, ""):
+                        with backend.at(backend.place_of(leaf), ""):
                             total = total + grad
                 mine.clear()
                 if total is not None and total.layout == torch.strided:
                     address = storage_address(total.untyped_storage())
                     if address in memory:
-                        with backend.at(home, ""):
+                        with backend.at(backend.place_of(leaf), ""):
                             total = total.clone()
                     memory.add(address)
                 found.append(total)

@@ -96,6 +96,7 @@ class Compiled:
         assigned: by input that is a buffer which is assigned anew, the output that it becomes.
 
     Attributes:
+        tangent_place: where the gradient of an output is wanted: where the output is made.
         made: how many programs were compiled; each is when it is first called.
         spent_s: how long that took.
     """
@@ -117,6 +118,7 @@ class Compiled:
         self._slots: dict[tuple[fx.Node, str | None], Slot] = {}
         self.inputs = [None if node is None else self._slot(node) for node in self.joint.inputs]
         self.tangents = {number: self._slot(node) for number, node in self.joint.tangents.items()}
+        self.tangent_place = {number: self._tangent_place(number) for number in self.joint.tangents}
         self.constants = {self._slot(node): value for node, value in constants_of(self.joint).items()}
         self._held = {slot for slot in self.inputs if slot is not None} | self.constants.keys()
         self.made, self.spent_s = 0, 0.0
@@ -124,8 +126,7 @@ class Compiled:
         self._readers: dict[frozenset[int], Mapping[Slot, int]] = {}
         self._check()
 
-    def tangent_place(self, number: int) -> str:
-        """Where the gradient of an output is wanted: where the output is made."""
+    def _tangent_place(self, number: int) -> str:
         node = self.joint.outputs[number]
         assert isinstance(node, fx.Node)
         return self._home(node) or self._backend.host

@@ -92,35 +92,33 @@ def _bound(
     model: nn.Module, runtime: Runtime, loss: Loss | None, parts: Sequence[Inputs], *, alike: bool
 ) -> list[Bound]:
     """The graphs of calls, with the model's own weights among their inputs."""
-    for part in parts:
+    for part in parts[:1] if alike else parts:
         _refuse_leaves(part)
-    stand_ins = runtime.stand_ins
     captures = runtime.programs
-    with stand_ins.standing(model):
-        try:
-            bounds = captures.bind(model, runtime, loss, parts, alike=alike)
-            if bounds is None:
-                raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
-            assigned = [one.name for bound in bounds for one in bound.assigned]
-            if assigned:
-                raise CompileError(
-                    f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
-                )
-            if any(bound.kept for bound in bounds):
-                raise CompileError("the code keeps a tensor in an attribute, and other ranks have no values")
-            compiler = captures.compiler(runtime)
-            for bound in bounds:
-                bound.captured.compiled(runtime, bound.flat, compiler)
-        except CompileError as error:
-            why = str(error).partition(". Change that line, or")[0]
+    try:
+        bounds = captures.bind(model, runtime, loss, parts, alike=alike)
+        if bounds is None:
+            raise CompileError(captures.why.get(kind_of_call(model, parts[0]), captures.last_told))
+        assigned = [one.name for bound in bounds for one in bound.assigned]
+        if assigned:
             raise CompileError(
-                f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
-                "one process"
-            ) from error
+                f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
+            )
+        if any(bound.kept for bound in bounds):
+            raise CompileError("the code keeps a tensor in an attribute, and other ranks have no values")
+        compiler = captures.compiler(runtime)
+        for bound in bounds:
+            bound.captured.compiled(runtime, bound.flat, compiler)
+    except CompileError as error:
+        why = str(error).partition(". Change that line, or")[0]
+        raise CompileError(
+            f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
+            "one process"
+        ) from error
     made: dict[int, Bound] = {}
     for bound in bounds:
         known = None if bound.like is None else made[id(bound.like)]
-        made[id(bound)] = bound.with_flat(stand_ins.weight, known)
+        made[id(bound)] = bound.with_flat(runtime.stand_ins.weight, known)
     return list(made.values())
 
 
@@ -156,7 +154,7 @@ class _WholeInRanks(Whole):
         self._runtime.counts["programs"] = loop.count
         if self._schedule.draws:
             loop.settle_state()
-        scalars_shared(self._ranks, [self.values])
+        scalars_shared(self._ranks, [self.values], self._schedule.scalars)
         numbers = range(len(self._bound.captured.tokens))
         outputs = [output_here(self._ranks, self.values, number) for number in numbers]
         scalars = [number for number in self._compiled.tangents if outputs[number].numel() == 1]
@@ -189,7 +187,7 @@ class _WholeInRanks(Whole):
             given: dict[int, torch.Tensor | None] = {}
             for number, grad in zip(numbers, incoming, strict=True):
                 if grad is not None:
-                    here = self._compiled.tangent_place(number) in (self._ranks.own, self._ranks.host)
+                    here = self._compiled.tangent_place[number] in (self._ranks.own, self._ranks.host)
                     given[number] = values.tangent(self._ranks, number, grad) if here else None
             _gone_back(values, given)
             both = [self._of(forward=True), self._of(forward=False)]
@@ -200,7 +198,7 @@ class _WholeInRanks(Whole):
             averages = Averages(self._ranks)
             averages.begin(leaves, loop.totals, schedule.places_of)
             found = averages.finish(leaves, loop.gradients(leaves))
-            _note_gradients(schedule, leaves)
+            schedule.note_gradients(leaves)
         return [
             grad for leaf, grad in zip(leaves, found, strict=True) if not isinstance(leaf, ElsewhereTensor)
         ]
@@ -219,6 +217,7 @@ class _InRanks(InParts):
     ) -> None:
         super().__init__(model, runtime, microbatches, asked, bounds)
         self._inputs = [part for one in self._batch.parts.parts for part in (*one.args, one.kwargs)]
+        self._all_weights, self._weights = self._weights, self._schedule.leaves_here(self._weights)
 
     def _made_loop(self) -> Loop:
         self._ranks, model = _backend_of(self._runtime), self._model
@@ -245,7 +244,7 @@ class _InRanks(InParts):
         for states in self._draws:
             if self._schedule.draws:
                 states.move()
-        scalars_shared(self._ranks, self.values)
+        scalars_shared(self._ranks, self.values, self._schedule.scalars)
         results = list(map(self._result_of, range(len(self.values))))
         root = no_root if self._losses else None
         own = [one for one in self._weights if not isinstance(one, ElsewhereTensor)]
@@ -255,7 +254,7 @@ class _InRanks(InParts):
             loss = loss_in(result)
             assert loss is not None
             # not of `self`: the caller keeps the loss, and the values of the step may go
-            loss.register_hook(partial(_noted, self._schedule, self._weights))
+            loss.register_hook(partial(_noted, self._schedule, self._all_weights))
         return result
 
     def _now(self) -> Iterator[tuple[int, int]]:
@@ -266,7 +265,7 @@ class _InRanks(InParts):
     def _seed_here(self, microbatch: int) -> None:
         number = self._losses[microbatch]
         values = self.values[microbatch]
-        if values.compiled.tangent_place(number) in (self._ranks.own, self._ranks.host):
+        if values.compiled.tangent_place[number] in (self._ranks.own, self._ranks.host):
             self._seed(microbatch)
         else:
             _gone_back(values, {number: None})
@@ -322,15 +321,4 @@ def _gone_back(values: Values, tangents: Mapping[int, torch.Tensor | None]) -> N
 
 
 def _noted(schedule: Schedule, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> None:
-    _note_gradients(schedule, leaves)
-
-
-def _note_gradients(schedule: Schedule, leaves: Sequence[torch.Tensor]) -> None:
-    """Weights of other ranks that got a gradient there have one here, without values."""
-    for leaf in leaves:
-        if isinstance(leaf, ElsewhereTensor) and id(leaf) in schedule.gradients and leaf.grad is None:
-            grad = schedule.absent.get(id(leaf))
-            if grad is None:
-                called = f"the gradient of {leaf.called}"
-                grad = schedule.absent[id(leaf)] = ElsewhereTensor(leaf, leaf.place, called, leaf.device)
-            leaf.grad = grad
+    schedule.note_gradients(leaves)

@@ -1,7 +1,8 @@
 """Runs one rank's part of a schedule: its programs, and its ends of the transfers, in the one order."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from baechi.backend.ranks.devices import RankDevices
 from baechi.backend.ranks.limits import limit_s, limit_within_s
 from baechi.backend.ranks.spot import Spot
 from baechi.errors import RankError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer
+from baechi.order.pipeline.by_rank import Action, Computation, Message, Transfer
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.programs.loop import Loop, Values, itself
 from baechi.run.programs.program import Program, Run, Slot
@@ -20,21 +21,38 @@ from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.tensors.layout import strides_without_gaps
 
+_TIME_BYTES = 8
+"""Behind a value that is emulated: when it arrives."""
 
-class Underway(NamedTuple):
-    """What another rank sends.
+
+@dataclass(slots=True, eq=False)
+class Coming:
+    """A message that another rank sends.
 
     Args:
-        work: what to wait for; None if nothing travels.
-        whole: the memory for it.
-        flat: the same in one row.
-        row: what is received: that row, with the time of arrival where it is emulated.
+        source: that rank.
+        row: what is received.
+        work: what to wait for; None if nothing travels, or if it is here.
     """
 
+    source: int
+    row: torch.Tensor
     work: Any
+
+
+class Room(NamedTuple):
+    """Memory for a value that another rank sends.
+
+    Args:
+        whole: the memory.
+        flat: the same in one row.
+        bytes: its bytes in the message, with the time of arrival where it is emulated; None if the message is
+            received into `flat`.
+    """
+
     whole: torch.Tensor
     flat: torch.Tensor
-    row: torch.Tensor
+    bytes: slice | None
 
 
 class RankLoop(Loop):
@@ -56,16 +74,17 @@ class RankLoop(Loop):
         draws: Sequence[RandomStates],
         schedule: Schedule,
     ) -> None:
+        self._schedule = schedule
         super().__init__(backend, values, draws)
         self._each = values
-        self._schedule = schedule
         self._begin_backward: Callable[[int], object] = _nothing
         self._begun: set[int] = set()
         self._room_device = backend.message_device
-        self._now: Action | None = None
+        self._now: Computation | Transfer | None = None
         self._number = -1
+        self._is_timed = False
         self._leaving: dict[tuple[int, Slot], torch.Tensor] = {}
-        self._underway: dict[int, Underway] = {}
+        self._underway: dict[int, tuple[Coming, Room]] = {}
         self._arrived: dict[int, torch.Tensor] = {}
         self._states: dict[int, torch.Tensor] = {}
         self._numbers = {id(one): number for number, one in enumerate(values)}
@@ -75,6 +94,15 @@ class RankLoop(Loop):
                     seeded = draws[0].own[number] if draws else None
                     state = backend.draw_state() if seeded is None else backend.seeded_draw_state(seeded)
                     self._states[number] = state
+
+    def _weights_there(self, first: Values) -> Mapping[Slot, torch.Tensor]:
+        """They do not move, so which these are is found once."""
+        known, kind = self._schedule.there, id(first.compiled)
+        if kind not in known:
+            found = super()._weights_there(first)
+            pairs = {pair for program in first.all_programs() for pair in program.copies}
+            known[kind] = [(copy, original) for copy, original in pairs if copy in found]
+        return {copy: first.by_slot[original] for copy, original in known[kind]}
 
     def act(
         self, schedule: Schedule, phase: int, begin_backward: Callable[[int], object] | None = None
@@ -91,6 +119,10 @@ class RankLoop(Loop):
         if schedule.has_run:
             wires.limit_s = limit_within_s(max(wires.predicted_s, schedule.slowest_s))
         begun_s = time.monotonic()
+        if schedule.phases[phase]:
+            first = schedule.phases[phase][0]
+            self._now = first.transfers[0] if isinstance(first, Message) else first
+            wires.be_at(self._spot)
         self.run(self._tasks(schedule.phases[phase]))
         wires.wait_for_sends()
         self._leaving.clear()
@@ -102,23 +134,21 @@ class RankLoop(Loop):
         wires.be_at(partial(Spot, wires.step))
 
     def _tasks(self, actions: Sequence[Action]) -> Iterator[tuple[int, int]]:
-        rank, timed = self._backend.wires.rank, self._backend.clock_s is not None
-        if actions:
-            self._now = actions[0]
-            self._backend.wires.be_at(self._spot)
+        rank, self._is_timed = self._backend.wires.rank, self._backend.clock_s is not None
         for one in actions:
-            self._now = one
             if isinstance(one, Computation):
+                self._now = one
                 if not self._each[one.microbatch].is_forward(one.position):
                     self._begin(one.microbatch)
                 self._leaving.clear()
                 yield one.microbatch, one.position
                 continue
-            self._number = one.number
+            self._now = one.transfers[0]
+            self._number = self._now.number
             if one.source == rank:
                 self._send(one)
             else:
-                self._receive(one, timed=timed and one.slot != STATE)
+                self._receive(one)
 
     def _spot(self) -> Spot:
         """Where this rank is, for messages."""
@@ -140,78 +170,89 @@ class RankLoop(Loop):
 
     # --- transfers
 
-    def _send(self, one: Transfer) -> None:
-        values = self._each[one.microbatch]
+    def _send(self, message: Message) -> None:
+        joined = len(message.transfers) > 1
+        rows = [self._leaves(one, in_row=joined) for one in message.transfers]
+        self._put(rows, message.target, backward=message.backward)
+
+    def _leaves(self, one: Transfer, *, in_row: bool) -> torch.Tensor:
+        """A value as it travels; where that is emulated, it departs now."""
+        values, backend = self._each[one.microbatch], self._backend
+        if one.slot == STATE:  # which takes no device's time
+            with backend.packing():
+                return self._states.pop(one.microbatch).to(self._room_device)
         if one.backward:
             self._begin(one.microbatch)
-        if one.slot == STATE:
-            with self._backend.packing():
-                value = self._states.pop(one.microbatch).to(self._room_device)
-        else:
-            key = one.microbatch, one.original
-            leaving = self._leaving.pop(key, None) if one.last else self._leaving.get(key)
-            value = values.by_slot[one.original] if leaving is None else leaving
-            del leaving
-        there_s = None
-        if one.slot != STATE:  # which takes no device's time
-            there_s = self._backend.departs(value, self._backend.of_rank[one.target])
-        flat = partial(_flat, value, one, self._schedule.rows[one.number], in_row=there_s is not None)
-        self._put(flat, there_s, one.target, backward=one.backward)
+        key = one.microbatch, one.original
+        leaving = self._leaving.pop(key, None) if one.last else self._leaving.get(key)
+        value = values.by_slot[one.original] if leaving is None else leaving
+        there_s = backend.departs(value, backend.of_rank[one.target])
+        with backend.packing():
+            row = self._schedule.rows[one.number]
+            flat = _with_time(_flat(value, one, row, in_row=in_row or there_s is not None), there_s)
         for _ in range(one.uses):
             values.use((one.original,))
+        return flat
 
-    def _put(
-        self, flat: Callable[[], torch.Tensor], there_s: float | None, target: int, *, backward: bool
-    ) -> None:
-        """Send a row; where it is emulated, with the time when it arrives."""
-        with self._backend.packing():
-            row = _with_time(flat(), there_s)
+    def _put(self, rows: Sequence[torch.Tensor], target: int, *, backward: bool) -> None:
+        """Send a message."""
+        row = rows[0]
+        if len(rows) > 1:
+            with self._backend.packing():
+                row = torch.cat([one.view(torch.uint8) for one in rows])
         if row.numel():
             self._backend.wires.send(row, target, backward=backward)
 
-    def _post(
-        self,
-        room: Callable[[], tuple[torch.Tensor, torch.Tensor]],
-        source: int,
-        *,
-        backward: bool,
-        timed: bool,
-    ) -> Underway:
+    def _receive(self, message: Message) -> None:
         """Take memory for what another rank sends, and begin to receive it."""
-        with self._backend.packing():
-            whole, flat = room()
-            row = _with_time(flat, 0.0) if timed else flat
-        work = None
-        if row.numel():
-            work = self._backend.wires.receive(row, source, backward=backward)
-        return Underway(work, whole, flat, row)
+        backend, each = self._backend, message.transfers
+        with backend.packing():
+            rooms, end = [], 0
+            for one in each:
+                timed = self._is_timed and one.slot != STATE
+                is_row = not timed and len(each) == 1
+                row = self._schedule.rows[one.number]
+                whole, flat = _room(one, row, self._room_device, in_row=not is_row)
+                start, end = end, end + flat.nbytes + _TIME_BYTES * timed
+                rooms.append(Room(whole, flat, None if is_row else slice(start, end)))
+        coming = self._coming(rooms, end, message.source, backward=message.backward)
+        for one, room in zip(each, rooms, strict=True):
+            self._underway[one.number] = coming, room
+            if self._is_timed and one.slot != STATE and not one.fetched:
+                backend.expects(room.whole, backend.of_rank[one.source])
 
-    def _awaited(self, found: Underway, source: int, *, expected: bool) -> torch.Tensor:
-        """What another rank sent, when it is there."""
-        backend, place = self._backend, self._backend.of_rank[source]
-        if found.work is not None:
-            backend.wires.wait(found.work, source)
-        if found.row is not found.flat:
+    def _coming(self, rooms: Sequence[Room], length: int, source: int, *, backward: bool) -> Coming:
+        """Begin to receive a message, for which there is memory."""
+        row = rooms[0].flat
+        if rooms[0].bytes is not None:
+            with self._backend.packing():
+                row = torch.empty(length, dtype=torch.uint8, device=self._room_device)
+        work = self._backend.wires.receive(row, source, backward=backward) if row.numel() else None
+        return Coming(source, row, work)
+
+    def _awaited(self, coming: Coming, room: Room, *, timed: bool, expected: bool) -> torch.Tensor:
+        """A value that another rank sent, when it is there."""
+        backend = self._backend
+        work, coming.work = coming.work, None
+        if work is not None:
+            backend.wires.wait(work, coming.source)
+        if room.bytes is not None:
+            place = backend.of_rank[coming.source]
             with backend.packing():
-                there_s = _time_of(found.row, found.flat)
-            if not expected:
-                backend.expects(found.whole, place)
-            backend.arrives(found.whole, place, there_s)
-        return found.whole
-
-    def _receive(self, one: Transfer, *, timed: bool) -> None:
-        room = partial(_room, one, self._schedule.rows[one.number], self._room_device, in_row=timed)
-        found = self._post(room, one.source, backward=one.backward, timed=timed)
-        self._underway[one.number] = found
-        if timed and not one.fetched:
-            self._backend.expects(found.whole, self._backend.of_rank[one.source])
+                there_s = _taken_out(coming.row[room.bytes], room.flat, timed=timed)
+            if there_s is not None:
+                if not expected:
+                    backend.expects(room.whole, place)
+                backend.arrives(room.whole, place, there_s)
+        return room.whole
 
     def _taken(self, one: Transfer) -> torch.Tensor:
         """Wait for what another rank sent."""
         if one.number in self._arrived:
             return self._arrived[one.number]
         reads, self._now = self._now, one
-        whole = self._awaited(self._underway.pop(one.number), one.source, expected=not one.fetched)
+        timed = self._is_timed and one.slot != STATE
+        whole = self._awaited(*self._underway.pop(one.number), timed=timed, expected=not one.fetched)
         self._now = reads
         if one.shared:
             self._arrived[one.number] = whole
@@ -272,24 +313,27 @@ class RankLoop(Loop):
         self, leaf: torch.Tensor, made: Iterable[tuple[str, torch.Tensor]]
     ) -> list[Callable[[], torch.Tensor]]:
         backend, own = self._backend, dict(made)
-        places = self._schedule.gradients.get(id(leaf), {})
-        if isinstance(leaf, ElsewhereTensor) and backend.own not in places:
-            return []
-        home, found = backend.place_of(leaf), list[Callable[[], torch.Tensor]]()
+        places = self._schedule.gradients.get(id(leaf), ())
+        found: list[Callable[[], torch.Tensor]] = []
         for place in places:
-            if place == home == backend.own:
-                found.append(partial(itself, own[place]))
+            if isinstance(leaf, ElsewhereTensor):
+                if place == backend.own:
+                    there_s = backend.departs(own[place], leaf.place)
+                    with backend.packing():
+                        flat = _with_time(_dense(own[place], leaf), there_s)
+                    self._put([flat], backend.ranks[leaf.place], backward=True)
             elif place == backend.own:
-                there_s = backend.departs(own[place], home)
-                flat = partial(_dense, own[place], leaf)
-                self._put(flat, there_s, backend.ranks[home], backward=True)
-            elif home == backend.own:
-                timed, source = backend.clock_s is not None, backend.ranks[place]
-                room = partial(_room_like, leaf, self._room_device)
-                underway = self._post(room, source, backward=True, timed=timed)
+                found.append(partial(itself, own[place]))
+            else:
+                timed = backend.clock_s is not None
+                with backend.packing():
+                    whole, flat = _room_like(leaf, self._room_device)
+                length = flat.nbytes + _TIME_BYTES * timed
+                room = Room(whole, flat, slice(0, length) if timed else None)
+                coming = self._coming([room], length, backend.ranks[place], backward=True)
                 if timed:
-                    backend.expects(underway.whole, place)
-                found.append(partial(self._awaited, underway, source, expected=True))
+                    backend.expects(whole, place)
+                found.append(partial(self._awaited, coming, room, timed=timed, expected=True))
         return found
 
 
@@ -308,11 +352,11 @@ def _in_bytes(seconds: float) -> torch.Tensor:
     return torch.tensor([seconds], dtype=torch.float64).view(torch.uint8)
 
 
-def _time_of(row: torch.Tensor, flat: torch.Tensor) -> float:
-    """When a row arrives, which is taken out of what was received."""
-    bytes_of_flat = flat.view(torch.uint8)
-    bytes_of_flat.copy_(row[: bytes_of_flat.numel()])
-    return row[bytes_of_flat.numel() :].clone().view(torch.float64).item()
+def _taken_out(row: torch.Tensor, flat: torch.Tensor, *, timed: bool) -> float | None:
+    """Take a value out of the bytes of a message; returns when it arrives, which is behind it."""
+    there_s = row[-_TIME_BYTES:].clone().view(torch.float64).item() if timed else None
+    flat.view(torch.uint8).copy_(row[:-_TIME_BYTES] if timed else row)
+    return there_s
 
 
 def _flat(value: torch.Tensor, one: Transfer, row: Row, *, in_row: bool) -> torch.Tensor:

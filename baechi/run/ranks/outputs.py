@@ -7,32 +7,24 @@ import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.run.programs.loop import Values
+from baechi.run.ranks.schedule import Scalars
 from baechi.torchlib.elsewhere import ElsewhereTensor
 
 
-def scalars_shared(backend: RankDevices, values: Sequence[Values]) -> None:
-    """Give all ranks the scalars that programs made: by rank one message, of all microbatches."""
-    by_rank: dict[int, list[tuple[Values, int, Any]]] = {}
-    for one in values:
-        for number, node in enumerate(one.compiled.joint.outputs):
-            place = None if isinstance(node, int) else one.compiled.place_of(node)
-            if place is not None:
-                looks = node.meta["val"]  # type: ignore[union-attr]
-                if looks.numel() == 1:
-                    by_rank.setdefault(backend.ranks[place], []).append((one, number, looks))
-    device = backend.message_device
+def scalars_shared(backend: RankDevices, values: Sequence[Values], scalars: Sequence[Scalars]) -> None:
+    """Give all ranks the scalars that programs made."""
     with backend.packing():  # it takes no device's time where that is emulated
-        for source, found in by_rank.items():
-            sizes = [looks.dtype.itemsize for _, _, looks in found]
-            if source == backend.wires.rank:
-                flat = [one.outputs[number].detach().reshape(1).view(torch.uint8) for one, number, _ in found]
-                row = torch.cat(flat)
+        for each in scalars:
+            is_here = each.source == backend.wires.rank
+            if is_here:
+                made = [values[microbatch].outputs[number] for microbatch, number, _ in each.outputs]
+                row = torch.stack([one.detach().reshape(()) for one in made])
             else:
-                row = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-            backend.wires.share(row, source)
-            if source != backend.wires.rank:
-                for (one, number, looks), part in zip(found, row.split(sizes), strict=True):
-                    one.outputs[number] = part.clone().view(looks.dtype).reshape(looks.shape)
+                row = torch.empty(len(each.outputs), dtype=each.dtype, device=backend.message_device)
+            backend.wires.share(row.view(torch.uint8), each.source)
+            if not is_here:
+                for (microbatch, number, shape), one in zip(each.outputs, row.unbind(), strict=True):
+                    values[microbatch].outputs[number] = one.clone().reshape(shape)
 
 
 def output_here(backend: RankDevices, values: Values, number: int) -> Any:

@@ -6,15 +6,15 @@ at once; what backward reads of forward, and weights that lie elsewhere, are sen
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.order.pipeline.by_rank import Action, Computation, Message, Transfer, in_messages, of_rank
 from baechi.records.plan import Plan
 from baechi.run.programs.loop import Values
 from baechi.run.programs.program import Program, Slot
@@ -23,6 +23,9 @@ from baechi.torchlib.tensors.layout import strides_without_gaps
 
 STATE: Slot = -1
 """In place of a slot: the state of a microbatch's random generator."""
+
+JOINED_BYTES = 1 << 16
+"""So large a message of several values may be: they are copied into it, which larger ones would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,21 @@ class Row:
         return cls(strides, prod(one.shape), getattr(torch, one.dtype), in_order)
 
 
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Outputs of one number that a rank makes, and all get in one message.
+
+    Args:
+        source: that rank.
+        dtype: of the numbers.
+        outputs: of each, the microbatch, its number among the outputs, and its shape.
+    """
+
+    source: int
+    dtype: torch.dtype
+    outputs: list[tuple[int, int, torch.Size]] = field(default_factory=list)
+
+
 class Schedule:
     """What is done in a step, in one order for all ranks.
 
@@ -62,7 +80,8 @@ class Schedule:
         arrivals: by microbatch and slot of a copy, the transfer that brings it.
         gradients: by `id` of a leaf, the places where parts of its gradient are made, in the order in which
             they are added up.
-        absent: by `id` of a leaf of another rank, what stands here for its gradient; it has no values.
+        scalars: the outputs that all ranks get.
+        there: by `id` of what programs are made of, the copies that need not be fetched, and their originals.
         state_at: by microbatch, the rank that drew last.
         draws: whether any program draws.
         phases: what this rank does, phase by phase: forward and backward, or both in one.
@@ -81,7 +100,10 @@ class Schedule:
         self.transfers: list[Transfer] = []
         self.arrivals: dict[tuple[int, Slot], Transfer] = {}
         self.gradients: dict[int, dict[str, None]] = {}
-        self.absent: dict[int, ElsewhereTensor] = {}
+        self.scalars = _scalars(backend, values)
+        self.there: dict[int, list[tuple[Slot, Slot]]] = {}
+        self._leaves: list[torch.Tensor] | None = None
+        self._absent: list[tuple[ElsewhereTensor, ElsewhereTensor]] | None = None
         self.state_at = [0] * len(values)
         self.draws = False
         self.phases: list[list[Action]] = []
@@ -93,11 +115,11 @@ class Schedule:
         self._inputs = [{slot: one.flat[n] for n, slot in self._numbered(one)} for one in values]
         for number, one in enumerate(values):
             for output, slot in one.compiled.tangents.items():
-                self._made[number, slot] = one.compiled.tangent_place(output)
+                self._made[number, slot] = one.compiled.tangent_place[output]
 
     def extend(self, tasks: Iterable[tuple[int, int]]) -> None:
         """A further phase: microbatches and positions."""
-        actions: list[Action] = []
+        actions: list[Computation | Transfer] = []
         for microbatch, position in tasks:
             program = self._values[microbatch].program_at(position)
             if program is not None:
@@ -105,9 +127,10 @@ class Schedule:
                 rank = self._backend.ranks[program.place]
                 actions.append(Computation(rank, microbatch, position))
                 self._after(actions, microbatch, program)
-        own = of_rank(actions, self._backend.wires.rank)
+        own = of_rank(in_messages(actions, _bytes_of, JOINED_BYTES), self._backend.wires.rank)
         self.phases.append(own)
-        self.rows |= {one.number: Row.of(one) for one in own if isinstance(one, Transfer)}
+        messages = [one for one in own if isinstance(one, Message)]
+        self.rows |= {one.number: Row.of(one) for message in messages for one in message.transfers}
         lines = "\n".join(map(str, self.transfers))
         self.digests.append(int.from_bytes(hashlib.sha256(lines.encode()).digest()[:7]))
 
@@ -119,7 +142,30 @@ class Schedule:
         """Where parts of a gradient are made, by `id` of its leaf."""
         return list(self.gradients.get(leaf, ()))
 
-    def words(self, one: Action) -> str:
+    def leaves_here(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Of what gets gradients, what lies here, or gets a part of its gradient from here."""
+        if self._leaves is None:
+            own = self._backend.own
+            self._leaves = [
+                leaf
+                for leaf in leaves
+                if not isinstance(leaf, ElsewhereTensor) or own in self.gradients.get(id(leaf), ())
+            ]
+        return self._leaves
+
+    def note_gradients(self, leaves: Sequence[torch.Tensor]) -> None:
+        """Weights of other ranks that got a gradient there have one here, without values."""
+        if self._absent is None:
+            self._absent = [
+                (leaf, ElsewhereTensor(leaf, leaf.place, f"the gradient of {leaf.called}", leaf.device))
+                for leaf in leaves
+                if isinstance(leaf, ElsewhereTensor) and id(leaf) in self.gradients
+            ]
+        for leaf, grad in self._absent:
+            if leaf.grad is None:
+                leaf.grad = grad
+
+    def words(self, one: Computation | Transfer) -> str:
         """What an action computes, or brings: whose forward or backward."""
         if isinstance(one, Computation):
             return self._words(one.microbatch, one.position)
@@ -142,7 +188,7 @@ class Schedule:
     def _numbered(values: Values) -> list[tuple[int, Slot]]:
         return [(number, slot) for number, slot in enumerate(values.compiled.inputs) if slot is not None]
 
-    def _before(self, actions: list[Action], microbatch: int, program: Program) -> None:
+    def _before(self, actions: list[Computation | Transfer], microbatch: int, program: Program) -> None:
         """What a program reads from other ranks, unless it was sent there already."""
         for copy, original in program.copies:
             if copy in program.sent:
@@ -170,7 +216,7 @@ class Schedule:
             if self.state_at[microbatch] != rank:
                 actions.append(self.state_sent(microbatch, rank))
 
-    def _after(self, actions: list[Action], microbatch: int, program: Program) -> None:
+    def _after(self, actions: list[Computation | Transfer], microbatch: int, program: Program) -> None:
         for slot in program.makes:
             self._made[microbatch, slot] = program.place
             for copy, place in program.sends.get(slot, ()):
@@ -204,7 +250,7 @@ class Schedule:
 
     def _sent(
         self,
-        actions: list[Action],
+        actions: list[Computation | Transfer],
         microbatch: int,
         slots: tuple[Slot, Slot],
         source: tuple[str, Program],
@@ -246,3 +292,21 @@ class Schedule:
         self.transfers.append(made)
         self.state_at[microbatch] = rank
         return made
+
+
+def _bytes_of(one: Transfer) -> int:
+    return prod(one.shape) * cast(torch.dtype, getattr(torch, one.dtype)).itemsize
+
+
+def _scalars(backend: RankDevices, values: Sequence[Values]) -> list[Scalars]:
+    found: dict[tuple[int, torch.dtype], Scalars] = {}
+    for microbatch, one in enumerate(values):
+        for number, node in enumerate(one.compiled.joint.outputs):
+            place = None if isinstance(node, int) else one.compiled.place_of(node)
+            if place is None:
+                continue
+            looks = node.meta["val"]  # type: ignore[union-attr]
+            if looks.numel() == 1:
+                kind = backend.ranks[place], looks.dtype
+                found.setdefault(kind, Scalars(*kind)).outputs.append((microbatch, number, looks.shape))
+    return list(found.values())

@@ -23,7 +23,7 @@ from baechi.run.sharded.output import ShardedOutput, is_joined, join_at, sharded
 from baechi.run.state.regions import function_code
 from baechi.split.cuts import Cut, cuts_of
 from baechi.split.dimension import Given, SplitDimension, SplitRule
-from baechi.split.layer_shard import Join, LayerShard, layer_shards
+from baechi.split.layer_shard import Broadcast, Join, LayerShard, layer_shards
 from baechi.split.table import rule_named, rule_of
 from baechi.torchlib.shards.files import teach_saving
 from baechi.torchlib.shards.table import WEIGHT_OPS
@@ -64,6 +64,7 @@ class ShardedLayer:
         cuts: by weight that is cut, where.
         joins: whether their outputs are joined at once; else only where something needs the whole.
         takes_all: see `SplitRule`.
+        broadcast: sends the weights to shards that take rows; None if each has its own.
     """
 
     shards: Sequence[LayerShard]
@@ -73,6 +74,7 @@ class ShardedLayer:
     cuts: Mapping[str, Cut]
     joins: bool = True
     takes_all: bool = False
+    broadcast: Broadcast | None = None
 
 
 def weight_ops(plan: Plan) -> dict[str, WeightOp]:
@@ -88,6 +90,7 @@ def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mo
     made: dict[str, nn.Module] = {}
     ops = weight_ops(plan)
     joins = {costs.joins for _, costs in plan.graph.placed_costs()}
+    broadcasts = {costs.broadcasts for _, costs in plan.graph.placed_costs()}
     cuts = cuts_of(plan.graph)
     for _, costs in plan.graph.placed_costs():
         if costs.shard is None or costs.shard["number"] or f"{costs.shard['of']}[0]" in made:
@@ -110,6 +113,8 @@ def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mo
         made |= {f"{name}[{number}]": shard for number, shard in enumerate(shards)}
         if sharded.joins:
             made[f"{name}[join]"] = sharded.join
+        if name in broadcasts:
+            sharded.broadcast = made[f"{name}[broadcast]"] = Broadcast()
         for weight in costs.shard["tied"]["weight"] if name in ops else ():
             owner, _, own = weight.rpartition(".")
             if owner in modules:
@@ -152,6 +157,10 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
         given = glue.joined(given)
     with runtime.aside():
         weights = [_for_each(module, name, sharded, glue.step) for name in sharded.weights]
+    if sharded.broadcast is not None:
+        sharded.broadcast.training = module.training
+        sent = sharded.broadcast(*[weight[0] for weight in weights])
+        weights = [[weight] * len(sharded.shards) for weight in sent]
     takes, outputs = sharded.dimension.takes, []
     for number, shard in enumerate(sharded.shards):
         own = [weight[number] for weight in weights]

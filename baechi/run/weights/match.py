@@ -82,7 +82,7 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
     """The plan's layers that the model lacks, or has as another class."""
     faults = []
     for node, costs in plan.graph.placed_costs():
-        if costs.kind != "layer" or costs.joins is not None:
+        if costs.kind != "layer" or costs.joins is not None or costs.broadcasts is not None:
             continue
         if costs.shard is not None:
             name = costs.shard["of"]

@@ -18,11 +18,15 @@ def shard_faults(graph: LayerGraph, modules: Mapping[str, nn.Module]) -> Iterato
     """What is wrong with the shards and joins of a plan, one sentence each."""
     shards: dict[str, Shard] = {}
     numbers: dict[str, tuple[list[int], int]] = {}
+    broadcasts: dict[str, str] = {}
     joins = {costs.joins: node for node, costs in graph.placed_costs() if costs.joins is not None}
     for node, costs in graph.placed_costs():
         shard = costs.shard
         if costs.joins is not None:
             yield from _name_faults(graph, node, f"{costs.joins}[join]")
+        if costs.broadcasts is not None:
+            broadcasts[costs.broadcasts] = node
+            yield from _name_faults(graph, node, f"{costs.broadcasts}[broadcast]")
         if shard is not None:
             of, name = shard["of"], f"{shard['of']}[{shard['number']}]"
             yield from _name_faults(graph, node, name)
@@ -37,6 +41,9 @@ def shard_faults(graph: LayerGraph, modules: Mapping[str, nn.Module]) -> Iterato
     for of, shard in shards.items():
         yield from _rule_faults(of, shard, modules, is_joined=of in joins)
     yield from [f"{node} joins {of}, which has no shards" for of, node in joins.items() if of not in shards]
+    for of, node in broadcasts.items():
+        if of not in shards or shards[of]["cuts"]:
+            yield f"{node} sends the weights of {of}, which has no shards of rows"
 
 
 def _name_faults(graph: LayerGraph, node: str, name: str) -> Iterator[str]:

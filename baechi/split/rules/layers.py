@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from baechi.errors import ShardedTensorError
 from baechi.split.dimension import Compute, ShardRange, SplitDimension, SplitRule
 
+_ROWS = {"rows": SplitDimension({}, "cat", axis=0, takes=0)}
+
 
 def linear(
     options: Mapping[str, Any],
@@ -20,7 +22,8 @@ def linear(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """A shard of a `Linear`."""
-    del options, dimension, shard
+    del options, shard
+    _check_batch(x, x.dim() > 1, dimension)
     return F.linear(x, weight, bias)
 
 
@@ -33,7 +36,8 @@ def transposed_linear(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """A shard of the linear layer of GPT-2's code, whose weight lies the other way round."""
-    del options, dimension, shard
+    del options, shard
+    _check_batch(x, x.dim() > 1, dimension)
     return F.linear(x, weight.T, bias)
 
 
@@ -42,7 +46,7 @@ def embedding(
 ) -> torch.Tensor:
     """A shard of an `Embedding`: along `num_embeddings`, rows of other shards are zeros."""
     padding = options["padding_idx"]
-    if dimension == "dim":
+    if dimension != "num_embeddings":
         return F.embedding(indices, weight, padding)
     local = indices - shard.start
     inside = torch.ones_like(local, dtype=torch.bool)
@@ -65,7 +69,8 @@ def convolution(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """A shard of a `Conv1d`, `Conv2d` or `Conv3d`."""
-    del dimension, shard
+    del shard
+    _check_batch(x, x.dim() == weight.dim(), dimension)
     padding = options["padding"]
     if options["padding_mode"] != "zeros":
         x = F.pad(x, options["_reversed_padding_repeated_twice"], mode=options["padding_mode"])
@@ -73,6 +78,36 @@ def convolution(
     convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
     made: torch.Tensor = convolve(x, weight, bias, options["stride"], padding, options["dilation"])
     return made
+
+
+def transposed_convolution(
+    options: Mapping[str, Any],
+    dimension: str,
+    shard: ShardRange,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A shard of a `ConvTranspose1d`, `ConvTranspose2d` or `ConvTranspose3d`: some of the rows."""
+    del shard
+    _check_batch(x, x.dim() == weight.dim(), dimension)
+    convolve: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[weight.dim() - 3]
+    made: torch.Tensor = convolve(x, weight, bias, **options)
+    return made
+
+
+def group_norm(
+    options: Mapping[str, Any],
+    dimension: str,
+    shard: ShardRange,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A shard of a `GroupNorm`, whose groups are of channels: some of the rows."""
+    del dimension, shard
+    # torch's Python function refuses a single value per channel, which a shard of few rows may have
+    return torch.group_norm(x, options["num_groups"], weight, bias, options["eps"])
 
 
 def layer_norm(
@@ -100,6 +135,14 @@ def rms_norm(
     del dimension, shard
     _check_rows(x, options)
     return F.rms_norm(x, options["normalized_shape"], weight, options["eps"])
+
+
+def _check_batch(x: torch.Tensor, is_there: bool, dimension: str) -> None:
+    if dimension == "rows" and not is_there:
+        raise ShardedTensorError(
+            f"a layer is split along rows, and its input of shape {tuple(x.shape)} has no dimension of rows "
+            "in front: leave the layer out of split=, or give it a batch"
+        )
 
 
 def _check_rows(x: torch.Tensor, options: Mapping[str, Any]) -> None:
@@ -148,6 +191,7 @@ def _linear_rule(compute: Compute, out: int) -> SplitRule:
         {
             "out": SplitDimension({"weight": out, "bias": 0}, "cat"),
             "in": SplitDimension({"weight": 1 - out}, "sum", takes=-1),
+            **_ROWS,
         },
         ("weight", "bias"),
         compute,
@@ -160,6 +204,7 @@ def _convolution_rule(axes: int) -> SplitRule:
         {
             "out_channels": SplitDimension({"weight": 0, "bias": 0}, "cat", channels),
             "in_channels": SplitDimension({"weight": 1}, "sum", takes=channels),
+            **_ROWS,
         },
         ("weight", "bias"),
         convolution,
@@ -172,13 +217,13 @@ EMBEDDING = SplitRule(
     {
         "num_embeddings": SplitDimension({"weight": 0}, "sum"),
         "dim": SplitDimension({"weight": 1}, "cat"),
+        **_ROWS,
     },
     ("weight",),
     embedding,
     ("padding_idx",),
     embedding_refuses,
 )
-_ROWS = {"rows": SplitDimension({}, "cat", axis=0, takes=0)}
 _ELEMENTWISE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
     "ELU": (F.elu, ("alpha", "inplace")),
     "GELU": (F.gelu, ("approximate",)),
@@ -205,6 +250,18 @@ RULES = {
     "transformers.pytorch_utils.Conv1D": _linear_rule(transposed_linear, out=1),
     "torch.nn.modules.sparse.Embedding": EMBEDDING,
     **{f"torch.nn.modules.conv.Conv{axes}d": _convolution_rule(axes) for axes in (1, 2, 3)},
+    **{
+        f"torch.nn.modules.conv.ConvTranspose{axes}d": SplitRule(
+            _ROWS,
+            ("weight", "bias"),
+            transposed_convolution,
+            ("stride", "padding", "output_padding", "groups", "dilation"),
+        )
+        for axes in (1, 2, 3)
+    },
+    "torch.nn.modules.normalization.GroupNorm": SplitRule(
+        _ROWS, ("weight", "bias"), group_norm, ("num_groups", "eps")
+    ),
     "torch.nn.modules.normalization.LayerNorm": SplitRule(
         _ROWS, ("weight", "bias"), layer_norm, ("normalized_shape", "eps")
     ),

@@ -1,13 +1,11 @@
 """Replacing a module's `forward`, and restoring it exactly."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-
-from baechi.torchlib.modules.inside import modules_in
 
 _ORIGINAL = "_baechi_forward"
 
@@ -63,9 +61,9 @@ def forward_restored(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def forwards_set_aside(model: nn.Module) -> Iterator[None]:
-    """While this is open, all modules of a model have their original `forward`."""
-    tables = [vars(module) for module in modules_in(model) if is_replaced(module)]
+def forwards_set_aside(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """While this is open, modules have their original `forward`."""
+    tables = [vars(module) for module in modules if is_replaced(module)]
     kept = [table["forward"] for table in tables]
     try:
         for table in tables:

@@ -325,6 +325,7 @@ def is_own_output(info: Any) -> bool:
 
 def inductor_decompositions() -> dict[Any, Any]:
     """By operator, what inductor wants it to be made of."""
+    _of("torch._inductor.compile_fx.compile_fx_inner")  # some ask modules that only this imports
     with _as_the_code_draws():
         found: dict[Any, Any] = _of("torch._inductor.decomposition.select_decomp_table")()
     return found

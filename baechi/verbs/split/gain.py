@@ -1,13 +1,16 @@
-"""Split the heaviest layers of a chain over several devices, where steps get shorter by it.
+"""Split heavy layers of a chain over several devices, where steps get shorter by it.
 
-    plan ──▶ each layer that takes long ──▶ split in 2, or over all devices ──▶ 3 % shorter? ──▶ that plan
+    plan ─┬▶ each layer that takes long ──▶ split in 2, or over all devices ─┬▶ 3 % shorter? ──▶ that plan
+          └▶ all layers with few weights ─▶ rows over all devices ───────────┘
 
 Tries are simulated. Before a split plan stands in for the whole one, both are run dry. Nothing here needs
 torch.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from baechi.cost.indexed_graph import seconds_by_device
 from baechi.errors import PlacementError, PlanError, ShardedTensorError
@@ -15,8 +18,9 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.simulate import simulate
+from baechi.split.costs import splits_of
 from baechi.split.rewrite import cuts_weights, sizes_of, split
-from baechi.split.spec import BatchSpec, LayerSpec
+from baechi.split.spec import BatchSpec, LayerSpec, Sharding
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,9 @@ LEAST_GAIN = 0.03
 
 _MOST_LAYERS = 2
 """Maximum number of layers that are tried, the heaviest first."""
+
+_MOST_SHARDS = 2_048
+"""Maximum number of shards of rows: each is a node, and all of them are placed, simulated and run dry."""
 
 PlanFor = Callable[[LayerGraph], Plan]
 Judge = Callable[[Plan], Plan]
@@ -38,15 +45,14 @@ def split_where_it_gains(
         return plan
     whole_s = step_s = simulate(plan).makespan_s
     found: LayerGraph | None = None
-    for layer in _heaviest(graph, cluster, whole_s * LEAST_GAIN):
-        for spec in _specs(graph, cluster, layer):
-            try:
-                made = split(graph, {layer: spec})
-                made_s = simulate(quick(made)).makespan_s
-            except (PlacementError, PlanError, ShardedTensorError, ValueError):
-                continue  # it is not that long, its weight is read elsewhere, or no such plan fits
-            if made_s < min(step_s, whole_s * (1 - LEAST_GAIN)):
-                step_s, found = made_s, made
+    for layers in _ways(graph, cluster, whole_s * LEAST_GAIN):
+        try:
+            made = split(graph, layers)
+            made_s = simulate(quick(made)).makespan_s
+        except (PlacementError, PlanError, ShardedTensorError, ValueError):
+            continue  # it is not that long, its weight is read elsewhere, or no such plan fits
+        if made_s < min(step_s, whole_s * (1 - LEAST_GAIN)):
+            step_s, found = made_s, made
     if found is None:
         return plan
     try:
@@ -58,6 +64,48 @@ def split_where_it_gains(
         return whole
     logger.info("split for a step of %.3g s in place of %.3g s", step_s, whole_s)
     return parts
+
+
+def _ways(
+    graph: LayerGraph, cluster: Cluster, least_s: float
+) -> Iterator[Mapping[str, LayerSpec | Sharding]]:
+    """What is tried to save so many seconds: by layer, how it is split."""
+    if len(cluster.devices) < 2:
+        return
+    seconds = _seconds(graph, cluster)
+    for layer in _heaviest(graph, seconds, least_s):
+        for spec in _specs(graph, cluster, layer):
+            yield {layer: spec}
+    few = {layer: own for layer, own in seconds.items() if _rows_of(graph, layer)}
+    devices_s = [sum(column) for column in zip(*few.values(), strict=True)]
+    if min(devices_s, default=0) < least_s or len(few) * len(cluster.devices) > _MOST_SHARDS:
+        return
+    for step in (1, -1):
+        yield {
+            layer: _by_speed(_rows_of(graph, layer), devices_s[::step], cluster.names[::step])
+            for layer in few
+        }
+
+
+def _rows_of(graph: LayerGraph, layer: str) -> int:
+    """The rows of the example, if a layer can be split along them and has few weights; else 0."""
+    calls = [costs for name, costs in graph.placed_costs() if graph.module_of(name) == layer]
+    made_bytes = sum([costs.output_bytes for costs in calls])
+    if any(sum(splits_of(costs).get("bytes", {}).values()) > made_bytes for costs in calls):
+        return 0
+    try:
+        return sizes_of(graph, layer).get("rows", 0)
+    except PlanError:  # a rule refuses it
+        return 0
+
+
+def _by_speed(rows: int, devices_s: Sequence[float], names: Sequence[str]) -> Sharding:
+    """Rows for each device, the more the faster it is: whole ones, and none for one that is too slow."""
+    ends = list(accumulate([1 / own_s for own_s in devices_s]))
+    bounds = [0, *[round(rows * end / ends[-1]) for end in ends]]
+    parts = [(stop - start, name) for (start, stop), name in zip(pairwise(bounds), names, strict=True)]
+    sizes, devices = zip(*[(size, name) for size, name in parts if size], strict=True)
+    return Sharding("rows", sizes, devices)
 
 
 def _specs(graph: LayerGraph, cluster: Cluster, layer: str) -> Iterator[LayerSpec]:
@@ -72,22 +120,22 @@ def _specs(graph: LayerGraph, cluster: Cluster, layer: str) -> Iterator[LayerSpe
         yield BatchSpec({dim: -(-size // number)}, cluster.names[:number][::-1])
 
 
-def _heaviest(graph: LayerGraph, cluster: Cluster, least_s: float) -> Iterator[str]:
-    """The layers that can be split and would save so many seconds if they took no time on one more device."""
-    if len(cluster.devices) < 2:
-        return
-    seconds: dict[str, float] = {}
+def _seconds(graph: LayerGraph, cluster: Cluster) -> dict[str, list[float]]:
+    """By layer that can be split, how long it takes on each device."""
+    seconds: dict[str, list[float]] = {}
     nodes = [name for name, costs in graph.placed_costs() if costs.splits is not None and not costs.unread]
-    ways = [
-        [min(column) for column in zip(*seconds_by_device(graph, nodes, cluster.devices, way), strict=True)]
-        for way in ("forward_s", "backward_s")
-    ]
-    for name, forward_s, backward_s in zip(nodes, *ways, strict=True):
-        module = graph.module_of(name)
-        seconds[module] = seconds.get(module, 0.0) + forward_s + backward_s
-    share = 1 - 1 / len(cluster.devices)
-    heavy = [name for name in seconds if seconds[name] * share >= least_s and cuts_weights(graph, name)]
-    heavy.sort(key=lambda module: -seconds[module])
+    for way in ("forward_s", "backward_s"):
+        for name, *own in zip(nodes, *seconds_by_device(graph, nodes, cluster.devices, way), strict=True):
+            so_far = seconds.setdefault(graph.module_of(name), [0.0] * len(own))
+            so_far[:] = map(operator.add, so_far, own)
+    return seconds
+
+
+def _heaviest(graph: LayerGraph, seconds: Mapping[str, Sequence[float]], least_s: float) -> Iterator[str]:
+    """The layers that can be split and would save so many seconds if they took no time on one more device."""
+    least = {name: min(own) * (1 - 1 / len(own)) for name, own in seconds.items()}
+    heavy = [name for name in seconds if least[name] >= least_s and cuts_weights(graph, name)]
+    heavy.sort(key=lambda module: -least[module])
     for module in heavy[:_MOST_LAYERS]:
         try:
             sizes_of(graph, module)

@@ -12,7 +12,7 @@ from rich.table import Table
 from baechi.errors import BaechiError
 from baechi.place.problem import Problem
 from baechi.records.cluster import Cluster
-from baechi.records.device import HostCosts, HostWork
+from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
@@ -37,20 +37,13 @@ BLOCKS, WORK, MAP = "interleaved, by blocks", "interleaved, by work", "map"
 
 _ROOM_BYTES = 2**50
 
-_BY_RANK = "by ranks"
+_EAGER, _PROGRAMS, _BY_RANK = "eager", "programs", "by ranks"
 
-HOSTS = ("eager", "compiled", _BY_RANK)
-"""How the host is charged: one for all devices; the same with compiled stages; one for each device."""
+HOSTS = (_EAGER, _PROGRAMS, _BY_RANK)
+"""How the host is charged: one for all devices; the same with stages as programs; one for each device, where
+stages are programs, too."""
 
 _LAUNCH_S = 5e-6
-
-_COMPILED = 0.55
-"""Compiled stages take 0.4 to 0.7 of the host's time of a plain loop (`docs/compiled.md`)."""
-
-
-_WALKED: tuple[HostWork, ...] = ("layer_call", "full_call", "lane_layer", "lane_op", "functional_op")
-_WALKED += ("module_call", "leaf_call")
-"""What is done where the code is walked, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -179,17 +172,19 @@ class _Priced:
 
     def _charged(self, whole: Pipeline, apart: Pipeline) -> dict[str, tuple[float, float]]:
         """Both steps by host, on the same placements, ordered anew."""
-        launched = replace(self._cluster, launch_s=_LAUNCH_S)
-        graph = self._profiled(launched, microbatches=self._number)
-        graphs = graph, graph.noted(weights_apart=True)
-        plans = [
-            replace(made.plan, graph=one, cluster=launched)
-            for made, one in zip((whole, apart), graphs, strict=True)
-        ]
-        return {
-            host: (_charged_s(plans[0], self._number, host), _charged_s(plans[1], self._number, host))
-            for host in HOSTS
-        }
+        cluster = replace(self._cluster, launch_s=_LAUNCH_S, host=HostCosts.usual())
+        found = dict[str, tuple[float, float]]()
+        for host in HOSTS:
+            graph = self._profiled(cluster, microbatches=self._number, programs=host != _EAGER)
+            found[host] = (
+                _charged_s(replace(whole.plan, graph=graph, cluster=cluster), self._number, host),
+                _charged_s(
+                    replace(apart.plan, graph=graph.noted(weights_apart=True), cluster=cluster),
+                    self._number,
+                    host,
+                ),
+            )
+        return found
 
     @cached_property
     def _whole(self) -> LayerGraph:
@@ -259,16 +254,11 @@ def _tasks_s(made: Pipeline) -> float:
 
 def _charged_s(plan: Plan, microbatches: int, host: str) -> float:
     """The step of a placement, ordered anew, where the host takes time."""
-    costs = HostCosts.usual()
-    if host == "compiled":
-        less: dict[HostWork, float] = {work: seconds * _COMPILED for work, seconds in costs.by_work().items()}
-        costs = costs.with_seconds(less | dict.fromkeys(_WALKED, 0.0))
-    cluster, device_of = replace(plan.cluster, host=costs), plan.device_of
     if host == _BY_RANK:
-        names = {name: f"rank{number}/cuda:0" for number, name in enumerate(cluster.names)}
-        cluster = _renamed(cluster, names)
-        device_of = {layer: names[device] for layer, device in device_of.items()}
-    return ordered(replace(plan, device_of=device_of, cluster=cluster), microbatches).timeline.makespan_s
+        names = {name: f"rank{number}/cuda:0" for number, name in enumerate(plan.cluster.names)}
+        device_of = {layer: names[device] for layer, device in plan.device_of.items()}
+        plan = replace(plan, device_of=device_of, cluster=_renamed(plan.cluster, names))
+    return ordered(plan, microbatches).timeline.makespan_s
 
 
 def _renamed(cluster: Cluster, names: Mapping[str, str]) -> Cluster:

@@ -6,10 +6,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from baechi.order.pipeline.by_rank import Action, Computation, Transfer, of_rank
+from baechi.order.pipeline.by_rank import Action, Computation, Message, Transfer, in_messages, of_rank
 
 Reads = Mapping[Computation, Sequence[int]]
 """By computation, the numbers of the transfers that it reads."""
+
+Order = list[Computation | Transfer]
 
 
 def transfer(number: int, source: int, target: int, *, backward: bool = False) -> Transfer:
@@ -17,10 +19,10 @@ def transfer(number: int, source: int, target: int, *, backward: bool = False) -
 
 
 @some.composite
-def plans(draw: Any) -> tuple[int, list[Action], Reads]:
+def plans(draw: Any) -> tuple[int, Order, Reads]:
     """A random graph of computations on ranks: values are sent when they are made, or when they are read."""
     ranks = draw(some.integers(2, 6))
-    order: list[Action] = []
+    order: Order = []
     reads: dict[Computation, list[int]] = {}
     size = draw(some.integers(1, 25))
     of = [draw(some.integers(0, ranks - 1)) for _ in range(size)]
@@ -53,21 +55,21 @@ def plans(draw: Any) -> tuple[int, list[Action], Reads]:
 def stuck(parts: Sequence[Sequence[Action]], reads: Reads, most_sends: int) -> list[int]:
     """Play ranks on channels without buffers; returns the ranks that never end.
 
-    A transfer is over when both ends have issued it, and all that either issued before in its group is over.
+    A message is over when both ends have issued it, and all that either issued before in its group is over.
     """
     places, over = [0] * len(parts), set[int]()
-    issued: list[list[Transfer]] = [[] for _ in parts]
+    issued: list[list[Message]] = [[] for _ in parts]
 
     def heads(rank: int) -> Iterator[int]:
         for backward in (False, True):
-            first = [one for one in issued[rank] if one.backward == backward and one.number not in over]
-            yield from [one.number for one in first[:1]]
+            first = [one for one in issued[rank] if one.backward == backward and first_of(one) not in over]
+            yield from map(first_of, first[:1])
 
     def may_go(rank: int, one: Action) -> bool:
         if isinstance(one, Computation):
             return over.issuperset(reads[one])
         mine = [each for each in issued[rank] if each.source == rank and each.target == one.target]
-        under_way = [each for each in mine if each.number not in over]
+        under_way = [each for each in mine if first_of(each) not in over]
         return one.source != rank or len(under_way) < most_sends
 
     moved = True
@@ -76,39 +78,76 @@ def stuck(parts: Sequence[Sequence[Action]], reads: Reads, most_sends: int) -> l
         for rank, part in enumerate(parts):
             while places[rank] < len(part) and may_go(rank, part[places[rank]]):
                 one = part[places[rank]]
-                issued[rank] += [one] if isinstance(one, Transfer) else []
+                issued[rank] += [one] if isinstance(one, Message) else []
                 places[rank] += 1
                 moved = True
         ends = [number for rank in range(len(parts)) for number in heads(rank)]
         both = {number for number in ends if ends.count(number) == 2}
         moved |= bool(both - over)
-        over |= both
+        for one in [message for each in issued for message in each if first_of(message) in both]:
+            over |= {transfer.number for transfer in one.transfers}
     return [
         rank
         for rank, part in enumerate(parts)
-        if places[rank] < len(part) or any(one.number not in over for one in issued[rank])
+        if places[rank] < len(part) or any(first_of(one) not in over for one in issued[rank])
     ]
 
 
-@given(plans(), some.integers(1, 4))
-def test_one_order_is_free_of_deadlock(plan: tuple[int, list[Action], Reads], most_sends: int) -> None:
+def first_of(message: Message) -> int:
+    return message.transfers[0].number
+
+
+@given(plans(), some.integers(1, 4), some.integers(1, 12))
+def test_one_order_is_free_of_deadlock(plan: tuple[int, Order, Reads], most_sends: int, most: int) -> None:
     ranks, order, reads = plan
-    assert stuck([of_rank(order, rank) for rank in range(ranks)], reads, most_sends) == []
+    sent = in_messages(order, lambda one: 4, most)
+    assert stuck([of_rank(sent, rank) for rank in range(ranks)], reads, most_sends) == []
 
 
 def test_two_orders_are_not() -> None:
     """What is played here can get stuck: two ranks that each wait for the other one's value first."""
-    order: list[Action] = [transfer(0, 0, 1), transfer(1, 1, 0)]
+    order = in_messages([transfer(0, 0, 1), transfer(1, 1, 0)], lambda one: 4, 4)
     assert stuck([order, order], {}, 1) == []
     assert stuck([order, order[::-1]], {}, 1) == [0, 1]
 
 
-@given(plans())
-def test_each_action_is_of_its_ranks(plan: tuple[int, list[Action], Reads]) -> None:
+@given(plans(), some.integers(1, 12))
+def test_each_action_is_of_its_ranks(plan: tuple[int, Order, Reads], most: int) -> None:
     ranks, order, _ = plan
-    parts = [of_rank(order, rank) for rank in range(ranks)]
-    for one in order:
+    sent = in_messages(order, lambda one: 4, most)
+    parts = [of_rank(sent, rank) for rank in range(ranks)]
+    for one in sent:
         ends = {one.rank} if isinstance(one, Computation) else {one.source, one.target}
         assert {rank for rank, part in enumerate(parts) if one in part} == ends
     for part in parts:
-        assert part == [one for one in order if one in part]
+        assert part == [one for one in sent if one in part]
+
+
+@given(plans(), some.integers(1, 12))
+def test_messages_keep_the_order(plan: tuple[int, Order, Reads], most: int) -> None:
+    """They have all values, in their order; no message of several is too large, or joins what is apart."""
+    _, order, _ = plan
+    sent = in_messages(order, lambda one: 4, most)
+    found: Order = []
+    for one in sent:
+        found += one.transfers if isinstance(one, Message) else [one]
+    assert found == order
+    for one in sent:
+        if isinstance(one, Message):
+            ways = {(each.source, each.target, each.backward) for each in one.transfers}
+            assert ways == {(one.source, one.target, one.backward)}
+            assert len(one.transfers) <= max(1, most // 4)
+
+
+def test_what_is_joined() -> None:
+    """Small values of one way, unless something else comes between them."""
+    one, two, three = transfer(0, 0, 1), transfer(1, 0, 1), transfer(2, 0, 1)
+    between = Computation(1, 0, 0)
+
+    def sizes(order: Order, most: int) -> list[int]:
+        sent = in_messages(order, lambda one: 4, most)
+        return [len(each.transfers) for each in sent if isinstance(each, Message)]
+
+    assert sizes([one, two, three], 8) == [2, 1]
+    assert sizes([one, between, two, three], 64) == [1, 2]
+    assert sizes([one, transfer(1, 0, 1, backward=True), three], 64) == [1, 1, 1]

@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import gc
 import logging
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from run.pipeline.by_loop import SEED, assert_same_gradients
 from run.pipeline.nets import noise, seeded
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import gelu
 
 import baechi
@@ -328,3 +331,18 @@ def test_it_is_said_how_long_compiling_took(caplog: pytest.LogCaptureFixture) ->
             trained(model, X, Y)
     said = [record.message for record in caplog.records if "programs in" in record.message]
     assert len(said) == 1 and "aot_eager" in said[0]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_batch_outlives_its_step(number: int) -> None:
+    """After backward nothing of ours holds what the call was given."""
+    model, _ = pair(number=number)
+    x, y = X.clone(), Y.clone()
+    model(x, y).backward()
+    assert programs(model)
+    held = [weakref.ref(x), weakref.ref(y)]
+    storages = [StorageWeakRef(x.untyped_storage()), StorageWeakRef(y.untyped_storage())]
+    del x, y
+    gc.collect()
+    assert [one() for one in held] == [None, None]
+    assert all(one.expired() for one in storages)

@@ -1,5 +1,6 @@
 """What cannot be captured: `"stages"` raises with the line; `"auto"` runs the code, and says so once."""
 
+import copy
 import logging
 from typing import Any
 
@@ -7,8 +8,8 @@ import pytest
 import torch
 from run.pipeline.by_loop import assert_same_gradients
 from run.pipeline.nets import assert_at_most
-from run.programs.test_calls import AUTO, Net, X, Y, pair, programs, trained
-from torch import Tensor
+from run.programs.test_calls import AUTO, EXACT, Net, X, Y, pair, programs, trained
+from torch import Tensor, nn
 
 import baechi
 
@@ -89,3 +90,32 @@ def test_what_has_no_backward_says_the_line() -> None:
         pair(Asserts)
     assert "nets.py:" in str(raised.value)
     assert "compile='auto'" in str(raised.value)
+
+
+class Causal(nn.Module):
+    """A decoder layer of torch; it is told that its mask is causal, or looks at the mask's values."""
+
+    def __init__(self, *, told: bool) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.stack, self.told = nn.TransformerEncoder(self.layer, 2, enable_nested_tensor=False), told
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
+        made: Tensor = self.stack(x, mask=mask, is_causal=True if self.told else None)
+        return made.square().mean()
+
+
+def test_a_mask_of_torch_is_said_to_be_causal() -> None:
+    """Torch's own stacks compare the mask with a causal one, which the message says; told, they run."""
+    x, cluster = torch.rand(4, 3, 8), baechi.Cluster.virtual(2)
+    with pytest.raises(baechi.CompileError, match="whether a mask is causal, so say it"):
+        baechi.distribute(Causal(told=False), x, cluster=cluster, placer="even", compile=EXACT)
+    model = Causal(told=True)
+    plain = copy.deepcopy(model)
+    baechi.distribute(model, x, cluster=cluster, placer="even", compile=EXACT)
+    with cluster:
+        model(x).backward()
+        assert programs(model)
+    plain(x).backward()
+    assert_same_gradients(model, plain)

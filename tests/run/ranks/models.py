@@ -59,6 +59,32 @@ class Towers(nn.Module):
         return cross_entropy(self.head(both), y)
 
 
+class Filter(nn.Module):
+    """Complex numbers times complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH // 2 + 1, dtype=torch.complex128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Waves(nn.Module):
+    """Layers with complex weights between Fourier transforms: complex numbers go forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.filters = nn.ModuleList([Filter() for _ in range(3)])
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        waves = torch.fft.rfft(self.up(x))
+        for number, layer in enumerate(self.filters):
+            waves = layer(waves) if number != 1 else layer(waves).conj()
+        return cross_entropy(self.head(torch.fft.irfft(waves, n=WIDTH)).mean(1), y)
+
+
 class Skips(nn.Module):
     """Encoder and decoder with a connection at each level, and one embedding for both and the head."""
 
@@ -210,6 +236,7 @@ MADE: dict[str, Callable[[], Built]] = {
         **{"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_labels": WORDS},
         **{"image_size": 8, "patch_size": 4, "num_attention_heads": 2},
     ),
+    "waves": lambda: (Waves(), lambda: {"x": rows(), "y": labels()}),
 }
 
 

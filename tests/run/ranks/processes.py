@@ -1,20 +1,71 @@
 """Processes that compute together by gloo, as torchrun would start them: started once, they do job after job.
 
 test ── job: function, arguments ──▶ rank 0, rank 1, ...      each answers with what it returned, or raised
+
+They are forks of two processes that have imported torch, which takes longer than most jobs. Neighbours are of
+different ones, so sets are in another order there, as between hosts.
 """
 
+import json
 import os
 import pickle
+import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[2]
-_LENGTH = 8
+_LENGTH, _MOST = 8, 1 << 16
+_IMPORTED = (
+    *("torch._dynamo.convert_frame", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),
+    *("baechi.verbs.distribute", "baechi.run.ranks.call", "baechi.report", "run.ranks.checkpoint_jobs"),
+)
+
+
+class Process:
+    """A fork.
+
+    Args:
+        parent: which process it is forked from.
+        environment: what it has in addition.
+    """
+
+    def __init__(self, parent: int, environment: dict[str, str]) -> None:
+        theirs, mine = os.pipe(), os.pipe()
+        channel = _parent(parent)
+        socket.send_fds(channel, [json.dumps(environment).encode()], [theirs[0], mine[1]])
+        self.pid = int(channel.recv(_LENGTH))
+        os.close(theirs[0])
+        os.close(mine[1])
+        self.stdin, self.stdout = os.fdopen(theirs[1], "wb"), os.fdopen(mine[0], "rb")
+
+    def end(self) -> None:
+        """Let it end; it is killed where it does not."""
+        self.stdin.close()
+        ended, _, _ = select.select([self.stdout], [], [], 20)
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
+        self.stdout.close()
+
+
+@cache
+def _parent(number: int) -> socket.socket:
+    """The way to a process that forks; it ends with this one."""
+    ours, theirs = socket.socketpair()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *sys.path])
+    environment["PYTHONHASHSEED"] = str(number + 1)
+    command = [sys.executable, "-m", "run.ranks.processes", str(theirs.fileno())]
+    subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+    theirs.close()
+    return ours
 
 
 class Ranks:
@@ -32,15 +83,9 @@ class Ranks:
         self.processes = []
         for rank in range(size):
             told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-            where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-            more = {"BAECHI_RANKS_LIMIT_S": limit_s, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-            text = {name: str(value) for name, value in {**told, **where, **more}.items()}
-            command = [sys.executable, "-m", "run.ranks.processes"]
-            self.processes.append(
-                subprocess.Popen(
-                    command, env={**os.environ, **text}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
-            )
+            where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "BAECHI_RANKS_LIMIT_S": limit_s}
+            text = {name: str(value) for name, value in {**told, **where}.items()}
+            self.processes.append(Process(rank % 2, text))
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> list[Any]:
         """What each rank returned of a job; its error where it raised one."""
@@ -51,7 +96,6 @@ class Ranks:
         """Give all ranks a job."""
         text = pickle.dumps((job, args))
         for process in self.processes:
-            assert process.stdin is not None
             process.stdin.write(len(text).to_bytes(_LENGTH, "big") + text)
             process.stdin.flush()
 
@@ -59,7 +103,6 @@ class Ranks:
         """What each rank answers; None if it ended."""
         found = []
         for process in self.processes:
-            assert process.stdout is not None
             head = process.stdout.read(_LENGTH)
             text = process.stdout.read(int.from_bytes(head, "big")) if head else None
             found.append(None if text is None else pickle.loads(text))
@@ -68,14 +111,7 @@ class Ranks:
     def end(self) -> None:
         """End the processes."""
         for process in self.processes:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
+            process.end()
 
 
 @contextmanager
@@ -88,15 +124,35 @@ def ranks(size: int, limit_s: float = 60) -> Iterator[Ranks]:
         made.end()
 
 
-def work() -> None:
+def fork(channel: socket.socket) -> None:
+    """Fork as often as it is asked for, until nobody can ask any more."""
+    for name in _IMPORTED:
+        import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system forgets those that ended
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(channel, _MOST, 2)
+        if not text:
+            return
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            channel.close()
+            os.environ.update(json.loads(text))
+            work(*descriptors)
+        for one in descriptors:
+            os.close(one)
+        channel.send(str(pid).encode())
+
+
+def work(jobs_from: int, answers_to: int) -> None:
     """Do jobs until there are no more."""
-    answers = os.fdopen(os.dup(1), "wb")
+    jobs, answers = os.fdopen(jobs_from, "rb"), os.fdopen(answers_to, "wb")
     os.dup2(2, 1)  # what jobs print goes to the standard error
     import torch
 
     torch.set_num_threads(1)
-    while head := sys.stdin.buffer.read(_LENGTH):
-        job, args = pickle.loads(sys.stdin.buffer.read(int.from_bytes(head, "big")))
+    while head := jobs.read(_LENGTH):
+        job, args = pickle.loads(jobs.read(int.from_bytes(head, "big")))
         try:
             result = job(*args)
         except Exception as error:  # the test says which ones it wants
@@ -108,4 +164,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    work()
+    fork(socket.socket(fileno=int(sys.argv[1])))

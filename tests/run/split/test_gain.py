@@ -105,3 +105,47 @@ def test_it_stays_whole_where_nothing_is_gained(link: str | None, devices: int) 
     assert not plan.graph.says("shard")
     if devices > 1:  # it could be
         assert split(plan.graph, {"head": 2}).says("shard")
+
+
+class Images(nn.Module):
+    """Convolutions of few channels over large images, and a head that needs all of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.deep, self.head = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.deep(torch.relu(self.norm(self.enter(x))))
+        made: torch.Tensor = self.head(x.mean((2, 3)))
+        return made
+
+
+@pytest.mark.parametrize(("slower", "rows"), [(1, {3}), (2, {2, 4})])
+def test_rows_of_heavy_layers_with_few_weights(slower: float, rows: set[int]) -> None:
+    """Each device takes as many rows as it is fast. The dry run that decides takes what the step takes."""
+    model, plain = twins(Images)
+    cluster = slow_devices(2)
+    first, second = cluster.devices
+    rates = {kind: rate / slower for kind, rate in second.flops_per_s.items()}
+    second = replace(second, kind="slower", flops_per_s=rates, bytes_per_s=second.bytes_per_s / slower)
+    cluster = replace(cluster, devices=(first, second))
+    x = torch.randn(6, 3, 24, 24, dtype=torch.float64)
+    asked = {"cluster": cluster, "source": "estimate", "effort": 0}
+    steps_s = {}
+    for way in ("auto", None):
+        baechi.distribute(model, x, split=way, **asked)  # type: ignore[arg-type]
+        plan = baechi.plan_of(model)
+        with cluster:
+            model(x).sum().backward()
+        steps_s[way] = baechi.last_step(model).makespan_s
+        if way == "auto":
+            shards = [costs.shard for _, costs in plan.graph.placed_costs() if costs.shard]
+            assert {shard["dimension"] for shard in shards} == {"rows"}
+            assert {size for shard in shards for size in shard["sizes"]} == rows
+            assert plan.timeline.makespan_s == pytest.approx(steps_s[way], rel=0.1)
+            plain(x).sum().backward()
+            assert_same(model, plain)
+        model.zero_grad()
+        baechi.restore(model)
+    assert steps_s["auto"] < 0.8 * steps_s[None]

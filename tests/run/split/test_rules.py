@@ -1,10 +1,12 @@
 """Each layer that can be split, along each dimension: values and gradients are those of the whole layer."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from run.split.split_layers import Around, assert_runs_alike, split_on, twins, words
+from run.split.split_layers import TOLERANCE, Around, assert_runs_alike, split_on, twins, words
 from torch import nn
 
 import baechi
@@ -74,6 +76,98 @@ def test_rows(case: str) -> None:
     for rows in (7, 4, 1):
         x = torch.randn(rows, 4, 5, dtype=torch.float64, requires_grad=True)
         assert_runs_alike(model, plain, x, cluster)
+
+
+WEIGHED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(5, 4), (5,)),
+    "linear over words": (lambda: nn.Linear(5, 4, bias=False), (3, 5)),
+    "embedding": (lambda: nn.Embedding(12, 4, padding_idx=9), ()),
+    "conv1d": (lambda: nn.Conv1d(3, 4, 3, stride=2), (3, 9)),
+    "conv2d, circular": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (3, 6, 5)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2, bias=False), (2, 3, 4, 3)),
+    "conv transpose 1d": (lambda: nn.ConvTranspose1d(3, 4, 3, 2, 1, 1), (3, 5)),
+    "conv transpose 2d, groups": (lambda: nn.ConvTranspose2d(4, 6, 2, 2, groups=2), (4, 3, 4)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 5)),
+    "group norm, plain": (lambda: nn.GroupNorm(4, 4, affine=False), (4, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WEIGHED)
+def test_rows_beside_copies_of_weights(case: str) -> None:
+    """The weight stays one Parameter on one device, and its gradient is the sum of what shards make."""
+    layer, shape = WEIGHED[case]
+    model, plain = twins(lambda: Around(layer()))
+
+    def batch(rows: int) -> torch.Tensor:
+        return torch.randn(rows, *shape, dtype=torch.float64) if shape else words(rows, 4, below=11)
+
+    spec = baechi.BatchSpec({"rows": 3}, range(3))
+    weights = list(model.parameters())
+    cluster = split_on(3, model, batch(7), {"layer": spec})
+    assert baechi.plan_of(model).devices_used == cluster.names
+    assert all(type(weight) is nn.Parameter for weight in weights)
+    for rows in (7, 4, 1):
+        x = batch(rows).requires_grad_(bool(shape))
+        assert_runs_alike(model, plain, x, cluster)
+    assert all(map(operator.is_, weights, model.parameters()))
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), plain.eval()(x), rtol=0, atol=TOLERANCE)
+
+
+class Rows(nn.Module):
+    """Convolutions between which nothing needs all rows; two of them share a weight, one is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.act = nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU()
+        self.one, self.two, self.frozen = [nn.Conv2d(4, 4, 3, padding=1) for _ in range(3)]
+        self.two.weight = self.one.weight
+        self.frozen.requires_grad_(False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.act(self.norm(self.enter(x)))
+        x = self.frozen(torch.relu(self.two(self.one(self.one(x)))) + x)
+        made: torch.Tensor = self.head(x.flatten(2).transpose(1, 2))
+        return made
+
+
+LAYERS = ("enter", "norm", "act", "one", "two", "frozen", "head")
+HOW: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
+    "all": (LAYERS, {}),
+    "one of two that share a weight": (("one",), {}),
+    "not the owner": (("two", "frozen"), {}),
+    "placed": (LAYERS, {"placer": "round-robin"}),
+    "in order of the plan": (LAYERS, {"reorder": "threads", "placer": "round-robin"}),
+    "in microbatches": (LAYERS, {"microbatches": 2, "loss_weights": "rows"}),
+    "backward of weights apart": (
+        LAYERS, {"microbatches": 2, "loss_weights": "rows", "weights_apart": True}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_model_in_rows(how: str) -> None:
+    """Rows go from layer to layer on their devices, with shared, reused and frozen weights."""
+    layers, asked = HOW[how]
+    model, plain = twins(Rows)
+    x = torch.randn(7, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    size = 3 if "microbatches" not in asked else 2  # of the rows of a microbatch, four or three
+    spec = {"rows": 3} if "placer" in asked else baechi.BatchSpec({"rows": size}, range(3))
+    cluster = split_on(3, model, x.detach(), dict.fromkeys(layers, spec), **asked)
+    if how == "all":
+        graph = baechi.plan_of(model).graph
+        assert [name for name in layers if f"{name}[join]" in graph] == ["head"]
+    assert_runs_alike(model, plain, x, cluster)
+    assert model.two.weight is model.one.weight
+
+
+def test_an_input_without_rows_is_refused() -> None:
+    """A layer that takes a single row, too, says what is missing."""
+    model, _ = twins(lambda: Around(nn.Conv2d(3, 4, 3)))
+    split_on(2, model, torch.ones(2, 3, 4, 5).double(), {"layer": {"rows": 2}})
+    with pytest.raises(baechi.ShardedTensorError, match=r"shape \(., 4, 5\) has no dimension of rows"):
+        model(torch.ones(3, 4, 5).double())
 
 
 class TwoNames(nn.Module):

@@ -97,11 +97,12 @@ class Case:
         said: list[tuple[Any, Any]] = []
         for key, value in (*enumerate(self.inputs.args), *sorted(self.inputs.kwargs.items())):
             said.append((key, value if isinstance(value, (bool, str)) else type(value)))
-        settings = []
-        for module in modules_in(self.looker.model):
-            for name, value in vars(module).items():
-                if type(value) is bool or type(value) is str:  # such as `training`
-                    settings.append((name, value))
+        settings = [
+            (name, value)
+            for module in modules_in(self.looker.model)
+            for name, value in vars(module).items()
+            if value is True or value is False or type(value) is str  # such as `training`
+        ]
         return sum(self.parts.rows), torch.is_grad_enabled(), tuple(said), hash(tuple(settings))
 
     def of_rows(self, sizes: Sequence[int]) -> "Case":
