@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are built from configs: nothing is ever fetched
 gc.set_threshold(10_000, 20, 20)  # else a twentieth of the suite's time; and what only it frees shows sooner
 torch.set_num_threads(1)  # the models are tiny, the tests run side by side, and bits depend on it
 
-settings.register_profile("same", derandomize=True)  # `--hypothesis-profile=default` takes its chances
+# No chance (`--hypothesis-profile=default` takes it), and no clock.
+settings.register_profile("same", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 
 
