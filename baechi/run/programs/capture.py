@@ -63,7 +63,8 @@ TARGET = "target"
 VARIABLE = "BAECHI_COMPILE"
 """The environment's switch: `BAECHI_COMPILE=0` runs all models as their code is written."""
 
-_CURE = "Or give distribute compile='auto', which runs such a model as its code is written"
+CURE = "Or give distribute compile='auto', which runs such a model as its code is written"
+"""What else to do where a model cannot be captured."""
 
 _NAME = re.compile(r"\w+")
 
@@ -321,9 +322,7 @@ class Captures:
         """From now on calls of a kind run as the code is written, if they may: steps of training may not,
         but for hooks that cannot be followed."""
         if self.options.required and torch.is_grad_enabled() and not kind.hooks:
-            if "compile=" in str(error):
-                raise error
-            raise CompileError(f"{error}. {_CURE}") from error
+            raise CompileError(f"{error}. {CURE}") from error
         hooks = "it is called with hooks on modules inside of it; " if kind.hooks else ""
         self.why[kind] = f"{hooks}{error}"
         self.tell(self.why[kind])
@@ -562,7 +561,7 @@ def _reason(model: nn.Module, error: BaseException) -> str:
     return (
         f"this {type(model).__name__} does not run as programs: {_plain(text)}{said}"
         f"{explained and f' ({explained})'}"
-        f"{where and f', at {where}'}. Change that line. {_CURE}"
+        f"{where and f', at {where}'}. Change that line"
     )
 
 

@@ -27,7 +27,7 @@ from baechi.run.pipeline.graph.handing_over import handed_over
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.programs.averages import Averages
 from baechi.run.programs.call import InParts, Whole, in_order, leaves_of
-from baechi.run.programs.capture import Bound
+from baechi.run.programs.capture import CURE, Bound
 from baechi.run.programs.kinds import kind_of_call
 from baechi.run.programs.loop import Loop, Values
 from baechi.run.ranks.agreement import agree
@@ -110,10 +110,9 @@ def _bound(
         for bound in bounds:
             bound.captured.compiled(runtime, bound.flat, compiler)
     except CompileError as error:
-        why = str(error).partition(". Change that line, or")[0]
+        why = str(error).removesuffix(f". {CURE}")
         raise CompileError(
-            f"over ranks a model runs as programs, and this call does not: {why}. Change that, or use "
-            "one process"
+            f"over ranks a model runs as programs, and this call does not: {why}. Or use one process"
         ) from error
     made: dict[int, Bound] = {}
     for bound in bounds:
