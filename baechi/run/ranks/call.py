@@ -104,8 +104,12 @@ def _bound(
             raise CompileError(
                 f"the code assigns the buffer {assigned[0]!r} anew: write it in place (`add_`, `copy_`)"
             )
-        if any(bound.kept for bound in bounds):
-            raise CompileError("the code keeps a tensor in an attribute, and other ranks have no values")
+        kept = [name or owner for bound in bounds for owner, name in bound.captured.kept]
+        if kept:
+            raise CompileError(
+                f"the code keeps what it makes in {kept[0]}, which other ranks would not have: leave that "
+                "out, or make it a buffer (register_buffer) that the code writes in place (`copy_`)"
+            )
         compiler = captures.compiler(runtime)
         for bound in bounds:
             bound.captured.compiled(runtime, bound.flat, compiler)

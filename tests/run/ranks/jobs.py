@@ -261,6 +261,15 @@ class Deciding(nn.Module):
         return self.second(hidden).square().mean()
 
 
+class Keeping(nn.Sequential):
+    """A model whose code keeps a tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = super().forward(x)
+        self.last = made.detach()
+        return made.square().mean()
+
+
 def refused(what: str) -> Any:
     """Ask for what does not go over ranks."""
     torch.manual_seed(0)
@@ -273,6 +282,10 @@ def refused(what: str) -> Any:
     if what == "no loss":
         baechi.distribute(plain, x, device_map={"0": 0, "1": 1}, microbatches=2)
         return plain(x)
+    if what == "kept":
+        keeping = Keeping(*plain)
+        baechi.distribute(keeping, x, device_map={"0": 0, "1": 1})
+        return keeping(x)
     if what == "input gradient":
         baechi.distribute(plain, x, device_map={"0": 0, "1": 1})
         return plain(x.requires_grad_())

@@ -117,6 +117,7 @@ REFUSED_IN_A_STEP = {
     "values": "Data-dependent branching",
     "no loss": "a model in training has to return its loss: give distribute(..., loss=function)",
     "input gradient": "an input of the model requires a gradient",
+    "kept": "the code keeps what it makes in last, which other ranks would not have",
 }
 
 
