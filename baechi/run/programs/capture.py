@@ -306,7 +306,7 @@ class Captures:
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
             except _Reads as error:
                 if kind in self._read:
-                    self.refuse(kind, error)
+                    self.refuse(kind, CompileError(str(error)))
                 else:  # the table is there after it
                     self._read.add(kind)
                     self.tell(f"once, since {error}")
@@ -518,7 +518,7 @@ def _refuse_tokens(bounds: Sequence[Bound]) -> None:
             )
 
 
-class _Reads(CompileError):
+class _Reads(Exception):
     """A microbatch reads what the one before it kept, and keeps nothing there: a table, say."""
 
 
