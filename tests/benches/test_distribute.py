@@ -10,6 +10,7 @@ from benches.__main__ import app
 from benches.distribute import Row
 
 
+@pytest.mark.full
 def test_json(tmp_path: Path) -> None:
     """`--json` writes what the table shows: stages that add up to the ratio."""
     done = CliRunner().invoke(app, ["distribute", "--quick", "--json", str(tmp_path / "out")])

@@ -62,6 +62,7 @@ def test_speed() -> None:
     assert speed.ratios(found)[4]["m-etf"] == large / small
 
 
+@pytest.mark.full
 def test_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: list[Row]) -> None:
     """The command prints all as tables, as Markdown and as JSON."""
     monkeypatch.setattr(quality, "quality", lambda quick: iter(rows[:1]))

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benches.__main__ import app
 from benches.runtime import LAYERS
 
 
+@pytest.mark.full
 def test_json(tmp_path: Path) -> None:
     """Each way runs: nothing waits in the first, many layers in the next two, none with hooks. `--json` has
     what the table shows."""

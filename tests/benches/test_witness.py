@@ -1,9 +1,12 @@
 """The witness of the host's time counts and times all ways; quickly, a round of two of torch's models."""
 
+import pytest
+
 from benches.modes import MODES
 from benches.witness import others, table, witnessed
 
 
+@pytest.mark.full
 def test_witness() -> None:
     """Each model in each mode takes some time and is predicted to; one of them calibrates."""
     costs, rows, loop_s = witnessed(quick=True)

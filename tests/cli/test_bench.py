@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from baechi.cli import app
 from baechi.records import HostCosts
 
 
+@pytest.mark.full
 def test_host() -> None:
     """As a table beside the shipped figures, and with `--json` as the record has it."""
     shown = CliRunner().invoke(app, ["bench", "host", "--quick"])

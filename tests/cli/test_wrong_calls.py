@@ -187,6 +187,7 @@ def test_wrong_calls(call: str, folder: Path) -> None:
     assert not judged(call, folder)
 
 
+@pytest.mark.full
 def test_a_reader_that_has_enough(tmp_path: Path) -> None:
     """Ends the command as a closed pipe does, and not with the status of `fits` that says no."""
     script = tmp_path / "fitting.py"

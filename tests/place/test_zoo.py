@@ -66,7 +66,7 @@ def test_unequal(model: str, training: bool, placer: str) -> None:
     check(plan_by(placer, graph_of(model, training), cluster))
 
 
-@pytest.mark.default_cases(1)
+@pytest.mark.full
 @pytest.mark.parametrize("model", MODELS)
 def test_search(model: str) -> None:
     """`auto` searches within tight memory, and is no worse than what it starts from."""
