@@ -164,7 +164,9 @@ def _units(costs: LayerCosts, how: SplitDimension, sharding: Sharding) -> dict[s
     }
 
 
-def broadcast_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
+def broadcast_costs(
+    graph: LayerGraph, name: str, sharding: Sharding, mover: LayerCosts | None
+) -> dict[str, Any]:
     """The attributes of the node that has a layer's weights, and sends them to shards of its rows."""
     data, module = graph.nodes[name], graph.module_of(name)
     made: dict[str, Any] = {"kind": "layer", "type": "Broadcast", "broadcasts": module}
@@ -172,15 +174,19 @@ def broadcast_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[st
     made |= {key: data[key] for key in _OF_WEIGHTS if key in data}
     added_bytes = 3 * (len(sharding.sizes) - 1) * graph.amount(name, "grad_bytes")
     if added_bytes:  # the gradients that come back; shards have the launches of their sums
-        made |= {"backward_moved_bytes": added_bytes, "backward_s": moving_s(graph, added_bytes)}
+        made |= {"backward_moved_bytes": added_bytes, "backward_s": _moving_s(mover, added_bytes)}
     return made
 
 
-def moving_s(graph: LayerGraph, moved_bytes: float) -> float | dict[str, float]:
-    """Seconds, by device, of reading and writing so many bytes: as of the node that does so fastest."""
+def mover_of(graph: LayerGraph) -> LayerCosts | None:
+    """The node that reads and writes bytes fastest."""
     nodes = [costs for _, costs in graph.placed_costs() if costs.moved_bytes and costs.forward_s]
-    fastest = min(nodes, key=lambda costs: _longest_s(costs) / costs.moved_bytes, default=None)
-    return 0.0 if fastest is None else scaled(fastest.forward_s, moved_bytes / fastest.moved_bytes)
+    return min(nodes, key=lambda costs: _longest_s(costs) / costs.moved_bytes, default=None)
+
+
+def _moving_s(mover: LayerCosts | None, moved_bytes: float) -> float | dict[str, float]:
+    """Seconds, by device, of reading and writing so many bytes as fast as that node does."""
+    return 0.0 if mover is None else scaled(mover.forward_s, moved_bytes / mover.moved_bytes)
 
 
 def _longest_s(costs: LayerCosts) -> float:
@@ -200,7 +206,7 @@ def broadcast_edge(graph: LayerGraph, name: str) -> dict[str, Any]:
     return edge
 
 
-def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, Any]:
+def join_costs(graph: LayerGraph, name: str, sharding: Sharding, mover: LayerCosts | None) -> dict[str, Any]:
     """The attributes of a join's node."""
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
     adds = rule_named(str(costs.type)).dims[sharding.dimension].join == "sum"
@@ -210,7 +216,7 @@ def join_costs(graph: LayerGraph, name: str, sharding: Sharding) -> dict[str, An
     made |= {key: data[key] for key in (*_OF_OUTPUT, "dtype") if key in data}
     made |= {"kernels": kernels, "moved_bytes": moved_bytes, "weights": []}
     if "forward_s" in data:
-        made["forward_s"] = moving_s(graph, moved_bytes)
+        made["forward_s"] = _moving_s(mover, moved_bytes)
     if "host_forward_s" in data and costs.kernels:
         made["host_forward_s"] = costs.host_forward_s / costs.kernels * kernels
     if graph.training and not adds:

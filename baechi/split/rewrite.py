@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 from baechi.split.chains import link_chains
 from baechi.split.costs import (
     broadcast_costs,
     broadcast_edge,
     join_costs,
+    mover_of,
     part_of_edge,
     shard_costs,
     splits_of,
@@ -77,7 +79,11 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         raise PlanError(
             f"the graph has no layer {layer!r} to split{_within(graph, layer)}: it has what the model calls"
         )
-    costs = graph.costs(calls[0])
+    return sizes_by_call(graph.costs(calls[0]), layer)
+
+
+def sizes_by_call(costs: LayerCosts, layer: str) -> dict[str, int]:
+    """The same, of the costs of one of its calls."""
     if costs.shard is not None or costs.joins is not None:
         raise PlanError(f"{layer} is a shard already: split its layer into smaller shards instead")
     if costs.splits is None:
@@ -129,11 +135,9 @@ def _within(graph: LayerGraph, layer: str) -> str:
 
 
 def _calls(graph: LayerGraph, layer: str) -> list[str]:
-    return [
-        name
-        for name, costs in graph.placed_costs()
-        if costs.kind == "layer" and not costs.unread and graph.module_of(name) == layer
-    ]
+    names = [name for name in graph if graph.module_of(name) == layer]
+    costs = map(graph.costs, names)
+    return [name for name, one in zip(names, costs, strict=True) if one.kind == "layer" and not one.unread]
 
 
 def _with_ties(graph: LayerGraph, layer: str, sharding: Sharding) -> dict[str, Sharding]:
@@ -188,6 +192,7 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
     heads: dict[str, str] = {}  # by node that is split: its join
     broadcasts: dict[str, str] = {}
     shards: dict[str, list[str]] = {}
+    mover = mover_of(graph)
     for name, data in graph.nodes(data=True):
         module = graph.module_of(name)
         sharding = (
@@ -199,12 +204,12 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
         call = name[len(module) :]
         shards[name] = [f"{module}[{number}]{call}" for number in range(len(sharding.sizes))]
         heads[name] = f"{module}[join]{call}"
-        if takes_rows(graph, name, sharding) and splits_of(graph.costs(name))["shapes"]:
+        if not _dimension_of(graph, module, sharding).cuts and splits_of(graph.costs(name))["shapes"]:
             broadcasts[name] = f"{module}[broadcast]{call}"
-            made.add_node(broadcasts[name], **broadcast_costs(graph, name, sharding))
+            made.add_node(broadcasts[name], **broadcast_costs(graph, name, sharding, mover))
         for number, shard in enumerate(shards[name]):
             made.add_node(shard, **shard_costs(graph, name, sharding, number))
-        made.add_node(heads[name], **join_costs(graph, name, sharding))
+        made.add_node(heads[name], **join_costs(graph, name, sharding, mover))
     _rename(made, heads)
     for source, target, data in graph.edges(data=True):
         for reader in shards.get(target, [target]):
@@ -227,11 +232,6 @@ def _rewritten(graph: LayerGraph, shardings: Mapping[str, Sharding]) -> LayerGra
 
 def _dimension_of(graph: LayerGraph, layer: str, sharding: Sharding) -> SplitDimension:
     return rule_named(str(graph.costs(_calls(graph, layer)[0]).type)).dims[sharding.dimension]
-
-
-def takes_rows(graph: LayerGraph, name: str, sharding: Sharding) -> bool:
-    """Whether the shards of a call take rows of its input, and all of its weights."""
-    return not rule_named(str(graph.costs(name).type)).dims[sharding.dimension].cuts
 
 
 def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ def linear(
 ) -> torch.Tensor:
     """A shard of a `Linear`."""
     del options, shard
-    _check_batch(x, x.dim() > 1, dimension)
+    _check_rows(x, 2, dimension)
     return F.linear(x, weight, bias)
 
 
@@ -37,7 +37,7 @@ def transposed_linear(
 ) -> torch.Tensor:
     """A shard of the linear layer of GPT-2's code, whose weight lies the other way round."""
     del options, shard
-    _check_batch(x, x.dim() > 1, dimension)
+    _check_rows(x, 2, dimension)
     return F.linear(x, weight.T, bias)
 
 
@@ -70,7 +70,7 @@ def convolution(
 ) -> torch.Tensor:
     """A shard of a `Conv1d`, `Conv2d` or `Conv3d`."""
     del shard
-    _check_batch(x, x.dim() == weight.dim(), dimension)
+    _check_rows(x, weight.dim(), dimension)
     padding = options["padding"]
     if options["padding_mode"] != "zeros":
         x = F.pad(x, options["_reversed_padding_repeated_twice"], mode=options["padding_mode"])
@@ -90,7 +90,7 @@ def transposed_convolution(
 ) -> torch.Tensor:
     """A shard of a `ConvTranspose1d`, `ConvTranspose2d` or `ConvTranspose3d`: some of the rows."""
     del shard
-    _check_batch(x, x.dim() == weight.dim(), dimension)
+    _check_rows(x, weight.dim(), dimension)
     convolve: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[weight.dim() - 3]
     made: torch.Tensor = convolve(x, weight, bias, **options)
     return made
@@ -119,8 +119,8 @@ def layer_norm(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """A shard of a `LayerNorm`: some of the rows."""
-    del dimension, shard
-    _check_rows(x, options)
+    del shard
+    _check_rows(x, len(options["normalized_shape"]) + 1, dimension)
     return F.layer_norm(x, options["normalized_shape"], weight, bias, options["eps"])
 
 
@@ -132,25 +132,17 @@ def rms_norm(
     weight: torch.Tensor | None,
 ) -> torch.Tensor:
     """A shard of an `RMSNorm`: some of the rows."""
-    del dimension, shard
-    _check_rows(x, options)
+    del shard
+    _check_rows(x, len(options["normalized_shape"]) + 1, dimension)
     return F.rms_norm(x, options["normalized_shape"], weight, options["eps"])
 
 
-def _check_batch(x: torch.Tensor, is_there: bool, dimension: str) -> None:
-    if dimension == "rows" and not is_there:
+def _check_rows(x: torch.Tensor, dims: int, dimension: str) -> None:
+    """Raise if a shard of rows is given an input of fewer dimensions: then the first one is not of rows."""
+    if dimension == "rows" and x.dim() < dims:
         raise ShardedTensorError(
             f"a layer is split along rows, and its input of shape {tuple(x.shape)} has no dimension of rows "
             "in front: leave the layer out of split=, or give it a batch"
-        )
-
-
-def _check_rows(x: torch.Tensor, options: Mapping[str, Any]) -> None:
-    normalized = len(options["normalized_shape"])
-    if x.dim() <= normalized:
-        raise ShardedTensorError(
-            f"a norm over {normalized} dimensions is split along rows, and its input of {x.dim()} dimensions "
-            "has none: leave the layer out of split="
         )
 
 

@@ -15,11 +15,13 @@ from itertools import accumulate, pairwise
 from baechi.cost.indexed_graph import seconds_by_device
 from baechi.errors import PlacementError, PlanError, ShardedTensorError
 from baechi.records.cluster import Cluster
+from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 from baechi.records.plan import Plan
 from baechi.simulate import simulate
 from baechi.split.costs import splits_of
-from baechi.split.rewrite import cuts_weights, sizes_of, split
+from baechi.split.rewrite import cuts_weights, sizes_by_call, sizes_of, split
 from baechi.split.spec import BatchSpec, LayerSpec, Sharding
 
 logger = logging.getLogger(__name__)
@@ -76,27 +78,35 @@ def _ways(
     for layer in _heaviest(graph, seconds, least_s):
         for spec in _specs(graph, cluster, layer):
             yield {layer: spec}
-    few = {layer: own for layer, own in seconds.items() if _rows_of(graph, layer)}
+    rows = _rows(graph)
+    few = {layer: own for layer, own in seconds.items() if layer in rows}
     devices_s = [sum(column) for column in zip(*few.values(), strict=True)]
     if min(devices_s, default=0) < least_s or len(few) * len(cluster.devices) > _MOST_SHARDS:
         return
     for step in (1, -1):
-        yield {
-            layer: _by_speed(_rows_of(graph, layer), devices_s[::step], cluster.names[::step])
-            for layer in few
-        }
+        yield {layer: _by_speed(rows[layer], devices_s[::step], cluster.names[::step]) for layer in few}
 
 
-def _rows_of(graph: LayerGraph, layer: str) -> int:
-    """The rows of the example, if a layer can be split along them and has few weights; else 0."""
-    calls = [costs for name, costs in graph.placed_costs() if graph.module_of(name) == layer]
-    made_bytes = sum([costs.output_bytes for costs in calls])
-    if any(sum(splits_of(costs).get("bytes", {}).values()) > made_bytes for costs in calls):
-        return 0
-    try:
-        return sizes_of(graph, layer).get("rows", 0)
-    except PlanError:  # a rule refuses it
-        return 0
+def _rows(graph: LayerGraph) -> dict[str, int]:
+    """By layer with few weights that can be split along rows, the rows of the example."""
+    calls: dict[str, list[LayerCosts]] = {}
+    for name, costs in graph.placed_costs():
+        calls.setdefault(graph.module_of(name), []).append(costs)
+    found = {}
+    for layer, own in calls.items():
+        made_bytes = sum([costs.output_bytes for costs in own])
+        first = next((costs for costs in own if costs.kind == "layer" and not costs.unread), None)
+        if first is None or layer in ("", ROOT):
+            continue
+        if any(sum(splits_of(costs).get("bytes", {}).values()) > made_bytes for costs in own):
+            continue
+        try:
+            rows = sizes_by_call(first, layer).get("rows", 0)
+        except PlanError:  # a rule refuses it
+            continue
+        if rows:
+            found[layer] = rows
+    return found
 
 
 def _by_speed(rows: int, devices_s: Sequence[float], names: Sequence[str]) -> Sharding:
