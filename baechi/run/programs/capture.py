@@ -121,9 +121,10 @@ class Captured:
     _stages: dict[str, Compiled] = field(default_factory=dict)
 
     @cached_property
-    def given(self) -> Sequence[bool]:
-        """Whether each of its inputs comes from what the call was given."""
-        return [not source.startswith(("L['forward']", "L['loss']", "G[")) for source in self.sources]
+    def given(self) -> Sequence[int]:
+        """The numbers of its inputs that come from what the call was given."""
+        own = "L['forward']", "L['loss']", "G["
+        return [number for number, source in enumerate(self.sources) if not source.startswith(own)]
 
     def compiled(self, runtime: Runtime, flat: Sequence[Any], compiler: str) -> Compiled:
         """The graph, ready to be made programs of."""
@@ -217,7 +218,7 @@ class Bound:
         if self.captured.changes:
             return None
         stands = {id(one): there for one, there in zip(mine, other, strict=True)}
-        flat, own = list(self.flat), self._given
+        flat, own = list(self.flat), self.captured.given
         for number in own:
             there = stands.get(id(flat[number]))
             if there is None:
@@ -236,11 +237,6 @@ class Bound:
                 flat[number] = self.flat[number]
         template = map_tensors(weight, self.template)
         return Bound(self.captured, flat, template, like=known, own=self.own)
-
-    @cached_property
-    def _given(self) -> Sequence[int]:
-        """The numbers of the inputs that come from what the call was given."""
-        return [number for number, is_given in enumerate(self.captured.given) if is_given]
 
 
 class Captures:

@@ -38,9 +38,9 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
         for node in _operations(inside):
             if blocks:
                 _note_block(node, path_of, blocks)
-            own = _run_of(node, path_of, run_of_layer)
-            if own is not None and inside is not module:
-                node.meta["custom"] = {**node.meta.get("custom", {}), RUN: own}
+            own = None if inside is module else _run_of(node, path_of, run_of_layer)
+            if own is not None:
+                _note(node, RUN, own)
     operations, runs = _operations(module), dict[fx.Node, int]()
     for node in operations:
         inner = [_last_run(one) for one in _graphs_of(node)]
@@ -53,7 +53,11 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
             runs[node] = min([runs[one] for one in node.users if one in runs], default=0)
     for node in operations:
         runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
-        node.meta["custom"] = {**node.meta.get("custom", {}), RUN: runs[node]}
+        _note(node, RUN, runs[node])
+
+
+def _note(node: fx.Node, name: str, value: int | str) -> None:
+    node.meta["custom"] = {**node.meta.get("custom", {}), name: value}
 
 
 def _operations(module: nn.Module) -> list[fx.Node]:
@@ -97,7 +101,7 @@ def _note_block(node: fx.Node, path_of: dict[str, str], blocks: frozenset[str]) 
     for key in stack:
         path = path_of.get(str(key).partition("@")[0])
         if path in blocks:
-            node.meta["custom"] = {**node.meta.get("custom", {}), BLOCK: f"{path}@{key}"}
+            _note(node, BLOCK, f"{path}@{key}")
             return
 
 

@@ -300,7 +300,7 @@ def _scheduled(
     """What all ranks do in a kind of call; it is made once."""
     runtime, model = of
     own = [
-        tuple([id(one) for one, is_given in zip(each.flat, each.captured.given, strict=True) if not is_given])
+        tuple([id(one) for number, one in enumerate(each.flat) if number not in each.captured.given])
         for each in bounds
         if each.like is None
     ]

@@ -138,6 +138,18 @@ def test_backward_reads_what_forward_read(order: str) -> None:
     assert_same_gradients(model, plain)
 
 
+def two_steps(model: nn.Module, plain: nn.Module, number: int) -> None:
+    """As programs, and in a loop over microbatches: the losses are equal."""
+    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
+    for _ in range(2):
+        expected = loop(plain, {"x": X}, number)
+        loss = model(X)
+        loss.backward()
+        assert torch.allclose(loss.detach(), expected, rtol=1e-13) and programs(model)
+
+
 class Teacher(nn.Module):
     """A frozen layer follows another one: its weights are written in forward, without gradients."""
 
@@ -157,14 +169,7 @@ def test_weights_that_forward_writes(number: int) -> None:
     """Each microbatch writes them once, and nothing else does: what is tried before leaves them."""
     model = seeded(Teacher).double()
     plain = copy.deepcopy(model)
-    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
-    cluster = baechi.Cluster.virtual(2)
-    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
-    for _ in range(2):
-        expected = loop(plain, {"x": X}, number)
-        loss = model(X)
-        loss.backward()
-        assert torch.allclose(loss.detach(), expected, rtol=1e-13) and programs(model)
+    two_steps(model, plain, number)
     for name, weight in model.named_parameters():
         assert torch.equal(weight, plain.get_parameter(name)), name
     assert_same_gradients(model, plain, 1e-13)
@@ -187,14 +192,7 @@ def test_buffers_written_by_out(number: int) -> None:
     """They are the same objects, and have the values of the loop."""
     model = seeded(Normed)
     plain, before = copy.deepcopy(model), dict(model.named_buffers())
-    split: dict[str, Any] = {"microbatches": number, "coupled": "accept"} if number > 1 else {}
-    cluster = baechi.Cluster.virtual(2)
-    baechi.distribute(model, X, cluster=cluster, device_map=WHERE, compile=EXACT, **split)
-    for _ in range(2):
-        expected = loop(plain, {"x": X}, number)
-        loss = model(X)
-        loss.backward()
-        assert torch.allclose(loss.detach(), expected, rtol=1e-13) and programs(model)
+    two_steps(model, plain, number)
     for name, buffer in model.named_buffers():
         assert buffer is before[name], name
         assert torch.allclose(buffer, plain.get_buffer(name), rtol=1e-13), name

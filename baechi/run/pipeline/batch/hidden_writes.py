@@ -1,7 +1,7 @@
 """Writes through `.data`, which torch does not count: a look finds them by what is there afterwards."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +10,14 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 
-_At = Callable[[torch.Tensor], AbstractContextManager[object]]
+At = Callable[[torch.Tensor], AbstractContextManager[object]]
+
+
+@contextmanager
+def unseen(at: At, tensor: torch.Tensor) -> Iterator[None]:
+    """Within this context a tensor is copied or written where it lies, and nothing sees it."""
+    with without_torch_function(), at(tensor), without_dispatch_modes(), torch.no_grad():
+        yield
 
 
 class HiddenWrites(TorchFunctionMode):
@@ -21,7 +28,7 @@ class HiddenWrites(TorchFunctionMode):
         at: a context in which a tensor's device computes.
     """
 
-    def __init__(self, model: nn.Module, at: _At) -> None:
+    def __init__(self, model: nn.Module, at: At) -> None:
         super().__init__()
         named = [*model.named_parameters(), *model.named_buffers()]
         self._names, self._at = {id(tensor): name for name, tensor in named}, at
@@ -33,7 +40,7 @@ class HiddenWrites(TorchFunctionMode):
         if getattr(func, "__self__", None) is torch.Tensor.data and id(args[0]) in self._names:
             tensor = args[0]
             if id(tensor) not in self._before:
-                with without_torch_function(), self._at(tensor), without_dispatch_modes(), torch.no_grad():
+                with unseen(self._at, tensor):
                     memory = tensor.detach()
                     self._before[id(tensor)] = tensor, memory, memory.clone()
         return func(*args, **(kwargs or {}))
@@ -42,7 +49,7 @@ class HiddenWrites(TorchFunctionMode):
         """Let all be as before."""
         written = []
         for key, (tensor, memory, before) in self._before.items():
-            with without_torch_function(), self._at(tensor), without_dispatch_modes(), torch.no_grad():
+            with unseen(self._at, tensor):
                 if tensor.shape != before.shape or not torch.equal(tensor, before):
                     memory.copy_(before)
                     tensor.data = memory

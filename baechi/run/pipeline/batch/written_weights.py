@@ -1,19 +1,16 @@
 """Weights that a model's forward writes (a teacher's average, a norm that is kept): a look puts them back."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
+from baechi.run.pipeline.batch.hidden_writes import At, unseen
 from baechi.torchlib.operators.facts import facts_of, writes_of
-from baechi.torchlib.private.modes import UntracedDispatchMode, without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.modes import UntracedDispatchMode
 from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.shards.tensor import plain_parts
-
-_At = Callable[[torch.Tensor], AbstractContextManager[object]]
 
 
 class WrittenWeights(UntracedDispatchMode):
@@ -24,7 +21,7 @@ class WrittenWeights(UntracedDispatchMode):
         at: a context in which a tensor's device computes.
     """
 
-    def __init__(self, model: nn.Module, at: _At) -> None:
+    def __init__(self, model: nn.Module, at: At) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._at = model, at
         self._by_memory: dict[int, torch.Tensor] = {}
@@ -40,7 +37,7 @@ class WrittenWeights(UntracedDispatchMode):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         for weight, before in self._before.values():
-            with without_torch_function(), self._at(weight), without_dispatch_modes(), torch.no_grad():
+            with unseen(self._at, weight):
                 weight.detach().copy_(before)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,5 +54,5 @@ class WrittenWeights(UntracedDispatchMode):
         address = storage_address(tensor.untyped_storage())
         if address in self._by_memory and address not in self._before:
             weight = self._by_memory[address]
-            with without_torch_function(), self._at(weight), without_dispatch_modes(), torch.no_grad():
+            with unseen(self._at, weight):
                 self._before[address] = weight, weight.detach().clone()
