@@ -208,6 +208,8 @@ def test_what_cannot_run_again_is_refused() -> None:
     cluster = baechi.Cluster.virtual(1)
     with pytest.raises(ValueError, match=r"'block'.*blocks\.0"):
         baechi.distribute(build(), X, cluster=cluster, recompute=["block"])
+    with pytest.raises(ValueError, match=r"'blocks\.1\.up', which is split.*block around"):
+        baechi.distribute(build(), X, cluster=cluster, split={"blocks.1.up": 2}, recompute="blocks.1.up")
     model = nn.Sequential(nn.Linear(8, 8), Writes())
     with pytest.raises(ValueError, match="1 cannot run again"):
         baechi.distribute(model, X, cluster=cluster, recompute="1")

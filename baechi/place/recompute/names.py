@@ -28,6 +28,11 @@ def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in [names] if isinstance(names, str) else names:
         inside = [name] if name in known else [one for one in known if is_within(one, name)]
+        if name in _split(graph):
+            raise ValueError(
+                f"recompute names {name!r}, which is split: only the block around a split layer can run "
+                "again. Name that block, or leave the layer out of split= or recompute="
+            )
         if not inside or not name:
             raise ValueError(
                 f"recompute names {name!r}, which is no module that the model calls: name blocks, such as "
@@ -39,6 +44,11 @@ def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
         if reason := why_not_twice(graph, name, calls):
             raise ValueError(f"{name} cannot run again in backward: {reason}")
     return chosen
+
+
+def _split(graph: LayerGraph) -> set[str]:
+    """The layers that a graph splits."""
+    return {costs.shard["of"] for _, costs in graph.placed_costs() if costs.shard is not None}
 
 
 def why_not_twice(graph: LayerGraph, name: str, calls: Iterable[Sequence[str]]) -> str:
