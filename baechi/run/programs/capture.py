@@ -371,6 +371,7 @@ class Captures:
             capturing(self.options.limit, frozenset() if self._hooks else _loggers(), tuple(self._counters)),
         ):
             self._local = {"forward": original_forward(model), "args": part.args, "kwargs": part.kwargs}
+            template = None
             try:
                 with devices_ignored(), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "While compiling, we found certain side effects")
@@ -381,29 +382,21 @@ class Captures:
                     "pad inputs to fewer shapes, or give compile=baechi.Stages(limit=...)"
                 ) from None
             except refusals() as error:
-                found = [counter_at(*one, self._local) for one in self._uncounted]
-                if not found or set(found) & set(self._counters):
+                counters = [counter_at(*one, self._local) for one in self._uncounted]
+                if not counters or set(counters) & set(self._counters):
                     raise CompileError(_reason(model, error)) from error
-                self._counters += found
+                self._counters += counters
                 self._compiled.clear()
             finally:
                 self._local = {}
+            ran, self._bound = self._bound, []  # else the batch would live until the next call
+            found = _bound_of(*ran[0], template) if len(ran) == 1 else None  # while stand-ins stand
         if not self._compiled:  # again, with that number as a variable
             return self._call(model, runtime, loss, part)
-        ran, self._bound = self._bound, []  # else the batch would live until the next call
-        if len(ran) != 1:  # it computes nothing
-            return None
-        ((captured, flat, tables, kept),) = ran
-        for one in kept:
-            one.note()
-        try:
-            assigned = _put_back(captured, flat, tables)
-        except CompileError:
-            for one in reversed(kept):
-                one.put_back()
-            raise
-        captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
-        return Bound(captured, flat, template, assigned, kept=kept)
+        if found is not None:  # else it computes nothing
+            captured = found.captured
+            captured.spent_s = captured.spent_s or time.perf_counter() - begun_s
+        return found
 
     def _capture(self, model: nn.Module, runtime: Runtime, module: fx.GraphModule) -> Callable[..., Any]:
         writes = writes_seen()
@@ -466,6 +459,21 @@ def _kept(places: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> dict[int, in
         if node in places:
             found[number] = places.index(node)
     return found
+
+
+def _bound_of(
+    captured: Captured, flat: Sequence[Any], tables: Tables, kept: Sequence[Kept], template: Any
+) -> Bound:
+    """A call that ran: attributes and tables of buffers are as they were before it."""
+    for one in kept:
+        one.note()
+    try:
+        assigned = _put_back(captured, flat, tables)
+    except CompileError:
+        for one in reversed(kept):
+            one.put_back()
+        raise
+    return Bound(captured, flat, template, assigned, kept=kept)
 
 
 def _put_back(captured: Captured, flat: Sequence[Any], tables: Tables) -> list[Assigned]:

@@ -6,6 +6,8 @@ from torch import fx, nn
 
 from baechi.records.pipeline.units import NOWHERE, Units
 from baechi.records.plan import Plan
+from baechi.run.weights.match import weights_of
+from baechi.torchlib.private.graphs import tensor_of
 
 RUN = "baechi_run"
 """Of an operation's notes that survive tracing (`custom`), the one that says its run."""
@@ -23,8 +25,10 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     """Note the run of each operation of a captured graph.
 
     An operation of a layer belongs to the layer's run. Others (views, masks, functional ops) belong to the
-    run of what they read last, else of their first reader. None reads from a later run.
+    run of what they read last, else of their first reader. None reads from a later run. Where one reads a
+    weight that the plan gave to a functional op, that op's run counts, too: there the weight lies.
     """
+    run_of_weight = _runs_of_weights(model, plan, units)
     run_of_layer = {
         name: run
         for name, run in zip(plan.graph.code_order(), units.run_of, strict=True)
@@ -46,6 +50,10 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
         inner = [_last_run(one) for one in _graphs_of(node)]
         run = max(inner, default=None) or _run_of(node, path_of, run_of_layer)
         before = [runs[one] for one in node.all_input_nodes if one in runs]
+        if run is None:
+            before += [
+                run_of_weight[one] for one in map(_weight, node.all_input_nodes) if one in run_of_weight
+            ]
         if run is not None or before:
             runs[node] = max([*before, *([] if run is None else [run])])
     for node in reversed(operations):
@@ -54,6 +62,21 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     for node in operations:
         runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
         _note(node, RUN, runs[node])
+
+
+def _runs_of_weights(model: nn.Module, plan: Plan, units: Units) -> dict[int, int]:
+    """By `id`, the run of each weight that belongs to a functional op."""
+    weights, found = weights_of(model), dict[int, int]()
+    for name, run in zip(plan.graph.code_order(), units.run_of, strict=True):
+        costs = plan.graph.costs(name)
+        if run != NOWHERE and costs.kind == "glue":
+            found.update({id(weights[one]): run for one in costs.weights or () if one in weights})
+    return found
+
+
+def _weight(node: fx.Node) -> int:
+    """The `id` of the tensor that an input of the graph is."""
+    return id(tensor_of(node) if node.op == "placeholder" else None)
 
 
 def _note(node: fx.Node, name: str, value: int | str) -> None:

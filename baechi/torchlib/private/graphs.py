@@ -227,6 +227,12 @@ def source_of(place: fx.Node) -> str:
     return "" if source is None else str(source.name)
 
 
+def tensor_of(place: fx.Node) -> torch.Tensor | None:
+    """The tensor that a captured graph's input was as it was captured; None if it is none."""
+    given = getattr(place.meta.get("grapharg"), "example", None)
+    return given if isinstance(given, torch.Tensor) else None
+
+
 @contextmanager
 def devices_ignored() -> Iterator[None]:
     """While this is open, shapes are found as if all tensors lay on one device."""

@@ -166,6 +166,29 @@ class Masked(nn.Module):
         return cross_entropy(self.head(hidden).flatten(0, 1), y.flatten(), ignore_index=0)
 
 
+class Counts(nn.Module):
+    """Buffers that its own code writes between layers: one in place, one assigned (`+=`)."""
+
+    mean: Tensor
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.blocks = nn.ModuleList([Residual() for _ in range(2)])
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.training:
+            self.mean.lerp_(hidden.detach().mean((0, 1)), 0.25)
+        for block in self.blocks:
+            hidden = block(hidden - self.mean)
+        self.calls += 1
+        return cross_entropy(self.head(hidden).mean(1), y)
+
+
 def words() -> Tensor:
     return torch.randint(WORDS, (ROWS, LENGTH))
 
@@ -237,6 +260,7 @@ MADE: dict[str, Callable[[], Built]] = {
         **{"image_size": 8, "patch_size": 4, "num_attention_heads": 2},
     ),
     "waves": lambda: (Waves(), lambda: {"x": rows(), "y": labels()}),
+    "counts": lambda: (Counts(), lambda: {"x": rows(), "y": labels()}),
 }
 
 
