@@ -2,8 +2,8 @@
 
     one object in each process        process 0: values       process 1: `ElsewhereTensor`
 
-What works element by element and in place does nothing here: the process that has the values does it. All
-else would need values, and raises.
+What works element by element makes another one without values, or does nothing where it is in place: the
+process that has the values does it. All else would need values, and raises.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from baechi.torchlib.private.modules import (
     parameter_table,
     set_flat_lists,
 )
-from baechi.torchlib.private.operators import schema_of
+from baechi.torchlib.private.operators import TO_COPY, schema_of
 from baechi.torchlib.private.tensors import make_wrapper, no_function_override
 from baechi.torchlib.tensors.swap_memory import exchange_kind
 
@@ -43,6 +43,10 @@ _TO_FILES = (
 
 _COPIES = "copy.deepcopy(model.state_dict()) keeps what load_state_dict goes back to; a model is not copied"
 
+_UNSCALES = "aten::_amp_foreach_non_finite_check_and_unscale_"
+
+_SCALES = "each process would see the overflows of its own gradients only; train in bfloat16 without a scaler"
+
 _WRITES = "write it before distribute, or let all ranks call load_state_dict"
 
 _CURES = {
@@ -58,7 +62,12 @@ _CURES = {
 }
 """By what a tensor is called, what to do."""
 
-_LIKE = {_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN.zeros_like.default}
+_LIKE = {
+    *(_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, TO_COPY),
+    *(_ATEN.zeros_like.default, _ATEN.ones_like.default, _ATEN.full_like.default, _ATEN.empty_like.default),
+}
+"""What makes a tensor of the same shape; so does what works element by element."""
+
 _JOINED = {_ATEN.cat.default}
 
 
@@ -89,6 +98,10 @@ class ElsewhereTensor(torch.Tensor):
     def like(self, other: torch.Tensor) -> "ElsewhereTensor":
         """One of the shape of another tensor, which lies where this one does."""
         return ElsewhereTensor(other, self.place, self.called, self.device)
+
+    def goes_with(self, other: torch.Tensor) -> bool:
+        """Whether the process that has the values of this tensor has another's: or that is a number."""
+        return other.place == self.place if isinstance(other, ElsewhereTensor) else other.dim() == 0
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         del tensor_contents
@@ -129,13 +142,17 @@ class ElsewhereTensor(torch.Tensor):
         if isinstance(first, ElsewhereTensor):
             if func in _IN_PLACE:
                 return first
-            if func in _LIKE:
-                return first.like(first)
+            if func in _LIKE or torch.Tag.pointwise in func.tags:
+                others = [one for one in [*args, *(kwargs or {}).values()] if isinstance(one, torch.Tensor)]
+                if not schema_of(func).is_mutable and all(map(first.goes_with, others)):
+                    return first.like(_without_values(func, args, kwargs or {}))
         if func in _JOINED and all(isinstance(one, ElsewhereTensor) for one in first or ()):
             assert first is not None
             shapes = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in first]
             return first[0].like(func(shapes, *args[1:], **(kwargs or {})))
         if isinstance(first, (list, tuple)) and facts_of(func).rule.lists and schema_of(func).is_mutable:
+            if schema_of(func).name == _UNSCALES:  # it would leave out steps of some processes
+                next(one for one in first if isinstance(one, ElsewhereTensor)).refuse("GradScaler", _SCALES)
             here = [number for number, one in enumerate(first) if not isinstance(one, ElsewhereTensor)]
             if len(here) < len(first):  # each process does its own
                 return _of_here(func, here, args, kwargs or {})
@@ -143,6 +160,19 @@ class ElsewhereTensor(torch.Tensor):
         each = [one for value in flat for one in (value if isinstance(value, (list, tuple)) else [value])]
         cure = _WRITES if isinstance(first, ElsewhereTensor) and schema_of(func).is_mutable else ""
         next(one for one in each if isinstance(one, ElsewhereTensor)).refuse(str(func), cure)
+
+
+def _without_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """What an operation would make, by its shape, layout and dtype."""
+
+    def meta(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    kwargs = {name: meta(value) for name, value in kwargs.items() if name != "device"}
+    made: torch.Tensor = func(*map(meta, args), **kwargs)
+    return made
 
 
 def _of_here(func: Any, here: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -31,7 +31,11 @@ READS: dict[str, Callable[[Any], Any]] = {
     "into a plain one": lambda weight: torch.zeros(4, 4).copy_(weight),
     "list": lambda weight: weight.tolist(),
     "array": lambda weight: weight.detach().numpy(),
-    "other dtype": lambda weight: weight.double(),
+    "beside one of a third process": lambda weight: (
+        weight + ElsewhereTensor(weight, "rank2/cpu", "grad", CPU)
+    ),
+    "a row": lambda weight: (weight * 2)[0],
+    "written into": lambda weight: weight.detach().double().copy_(torch.ones(4, 4)).sum(),
     "pickle": pickle.dumps,
     "norm": lambda weight: torch.linalg.vector_norm(weight),
 }
@@ -65,6 +69,29 @@ def test_what_works_in_place_does_nothing() -> None:
     made.load_state_dict({key: torch.ones(one.shape) for key, one in made.state_dict().items()})
     assert isinstance(made[2].weight, ElsewhereTensor)
     assert bool((made[0].weight == 1).all())
+
+
+def test_what_works_element_by_element_stays_elsewhere() -> None:
+    """An average of weights, as users keep one; what an optimizer keeps beside a weight."""
+    weight = model()[2].weight
+    average = weight.detach().double()
+    sums = 0.9 * average + 0.1 * weight, average.lerp(weight.double(), 0.1)
+    for found in (*sums, torch.full_like(weight, 2)):
+        assert isinstance(found, ElsewhereTensor)
+        assert (found.shape, found.place) == (weight.shape, "rank1/cpu")
+    assert [one.dtype for one in (average, *sums)] == [torch.float64] * 3
+    assert (weight > 0).dtype is torch.bool
+
+
+def test_a_scaler_is_refused() -> None:
+    """Where one process finds an overflow, only that one would leave out its step."""
+    made = model()
+    optimizer, scaler = torch.optim.SGD(made.parameters(), 0.1), torch.amp.GradScaler("cpu")
+    scaler.scale(made[0](torch.ones(2, 4)).sum()).backward()
+    weight = made[2].weight
+    weight.grad = ElsewhereTensor(weight, "rank1/cpu", "the gradient of weight", CPU)
+    with pytest.raises(RankError, match=r"GradScaler.*overflows of its own gradients only.*bfloat16"):
+        scaler.step(optimizer)
 
 
 def test_plain_tensors_stand_in() -> None:

@@ -98,7 +98,10 @@ def state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         number: ElsewhereTensor(weight, weight.place, f"the state of {weight.called}", weight.device)
         for number, weight in (_elsewhere(optimizer) if packed["state"] else ())
     }
-    return packed | {"elsewhere": missing} if missing else packed
+    if not missing:
+        return packed
+    here = {number: one for number, one in packed["state"].items() if number not in missing}
+    return packed | {"state": here, "elsewhere": missing}
 
 
 @torch.no_grad()

@@ -22,6 +22,8 @@ schema_of: Callable[[Any], Any] = attribute(
 entrance_of: Callable[[Any], Callable[..., Any]] = attribute(
     torch.ops.aten.add.Tensor, "_op", "call operators without Python in between"
 )
+TO_COPY: Any = named("torch.ops.aten._to_copy.default", "cast what lies in other processes", None)
+
 UNSAFE_VIEW: Any = named("torch.ops.aten._unsafe_view.default", "leave out views that do nothing", None)
 """A view of what nothing else reads."""
 

@@ -17,6 +17,9 @@ from run.ranks.models import Masked, built, words
 from run.ranks.processes import Ranks
 from safetensors.torch import save_file
 
+from baechi.run.ranks.weights import state_dict
+from baechi.torchlib.elsewhere import leave_elsewhere
+
 LOOPS = ["accumulated", "frozen", "fewer rows", "zeros", "foreach", "autocast", "kept"]
 
 
@@ -52,6 +55,15 @@ def test_only_the_own_part_is_loaded(two: Ranks, tmp_path: Path) -> None:
         assert one["losses"] == alone["losses"]
         assert 0 < one["bytes"] < whole
     assert sum(one["bytes"] for one in found) == whole
+
+
+def test_an_optimizer_that_begins_with_state_has_that_of_its_own_weights() -> None:
+    """Adagrad makes its state when it is made, also of weights that lie elsewhere."""
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    leave_elsewhere(weights[1], "rank1/cpu", "weight", torch.device("cpu"))
+    packed = state_dict(torch.optim.Adagrad(weights))
+    assert packed["state"].keys() == {0, 2}
+    assert packed["elsewhere"].keys() == {1}
 
 
 @pytest.mark.full
