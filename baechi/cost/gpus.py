@@ -8,7 +8,8 @@ from baechi.records.device import Device
 def is_gpu(device: Device) -> bool:
     """Whether a device is a GPU of this machine, or one to plan for."""
     planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
-    return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
+    name = device.name.rpartition("/")[2]  # without its host
+    return name.startswith("cuda") or (planned_for and name.startswith("device"))
 
 
 def computes_on_gpus(cluster: Cluster) -> bool:

@@ -20,8 +20,8 @@ class ReplicasTried:
 
     Args:
         count: how many.
-        step_s: the predicted step; none if nothing fits.
-        refused: why not, if nothing fits.
+        step_s: the predicted step; none if nothing fits, or if it cannot be the best.
+        refused: why not, if there is no step.
     """
 
     in_rows: ClassVar[bool] = True

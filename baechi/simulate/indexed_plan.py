@@ -162,7 +162,7 @@ class IndexedPlan:
         """What the host takes to issue one kernel; 0 where the graph does not say what it takes."""
         return self.cluster.launch_s if self.knows_host else 0.0
 
-    @property
+    @cached_property
     def host_costs(self) -> HostCosts:
         """What the runtime's own work takes of the host; nothing if graph or cluster does not say."""
         return host_costs_of(self.graph, self.cluster) if self.knows_host else HostCosts()

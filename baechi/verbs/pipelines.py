@@ -260,6 +260,20 @@ def least_step_s(
     return min(found.values(), default=float("inf"))
 
 
+def cuts_outlook_s(graph: LayerGraph, cluster: Cluster, microbatches: int, enough_s: float) -> float | None:
+    """About how long a pipelined step takes, by few orders of its cuts; None if no cut fits.
+
+    The first cut that is fast enough will do.
+    """
+    problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
+    step, found = QuickStep(coster, microbatches), list[float]()
+    for _, device_of in cuts(problem, microbatches):
+        found.append(step(_by_node(problem, coster, device_of), enough_s)[1])
+        if found[-1] <= enough_s:
+            break
+    return min(found, default=None)
+
+
 def step_outlook_s(cluster: Cluster, microbatches: int, graph: LayerGraph) -> float | None:
     """About how long a pipelined step takes, by its cuts alone; None if no cut fits."""
     return outlook_s(Problem(graph, cluster), microbatches)

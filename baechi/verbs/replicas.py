@@ -18,7 +18,11 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.replicas import Replicas, ReplicasTried
 from baechi.verbs.given import Optimizer, check_microbatches, name_of
+from baechi.verbs.pipelines import cuts_outlook_s
 from baechi.verbs.plans import place, placed_by_cuts, with_optimizer
+
+_NEAR = 1.02
+"""The best of all orders may be as many times faster than the few by which cuts are judged."""
 
 _T = TypeVar("_T")
 
@@ -88,6 +92,13 @@ def replicate(
         tried = list[ReplicasTried]()
         for count in sorted(divided, reverse=True):
             part = whole.part(divided[count][0])
+            if best is not None and recompute is None and microbatches > 1:
+                enough_s = _NEAR * count * microbatches / best.microbatches_per_s
+                about_s = cuts_outlook_s(graph, part, microbatches, enough_s)
+                if about_s is not None and about_s > enough_s:
+                    most = f"about {count * microbatches / about_s:.4g} microbatches a second at most"
+                    tried.append(ReplicasTried(count, refused=most))
+                    break
             try:
                 one = of(count, placed_by_cuts(graph, part, microbatches, recompute, quick=effort != 0))
             except PlacementError as error:

@@ -12,6 +12,7 @@ import baechi
 from baechi import Cluster, LayerGraph, Link, Replicas
 from baechi.errors import PlacementError, PlanError
 from baechi.simulate.pipeline import PipelineCoster, shortest_pipeline_s
+from baechi.verbs import replicas
 
 FAST = Link(1e-6, 1e12)
 SLOW = Link(1e-6, 1e9)
@@ -80,6 +81,22 @@ def test_gradients_are_added_up_in_a_ring() -> None:
     (seconds,) = found.all_reduce_s.values()
     assert seconds == pytest.approx(2 * 3 / 4 * 8 * 10**9 / 1e9, rel=1e-5)
     assert found.step_s == pytest.approx(found.pipeline.timeline.makespan_s + seconds, rel=1e-5)
+
+
+def test_what_cannot_be_faster_is_not_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal layers more replicas are always better: all others are told by their cuts."""
+    cluster, graph = Cluster.parse("2x(4xA100-40GB)", link=FAST), layers(16)
+    ordered, placed = list[int](), replicas.placed_by_cuts
+    monkeypatch.setattr(
+        replicas,
+        "placed_by_cuts",
+        lambda graph, part, *a, **k: ordered.append(len(part)) or placed(graph, part, *a, **k),
+    )
+    found = baechi.replicate(graph, cluster, microbatches=4, optimizer="sgd")
+    assert ordered == [1] and [one.count for one in found.tried] == [8, 4]
+    rate = float(found.tried[1].refused.removeprefix("about ").partition(" ")[0])
+    fewer = baechi.replicate(graph, cluster, microbatches=4, replicas=4, optimizer="sgd")
+    assert fewer.microbatches_per_s <= 1.001 * rate < found.microbatches_per_s
 
 
 def test_slow_links_make_fewer_replicas() -> None:

@@ -3,6 +3,7 @@
 - way: the longest way through the step, with devices and links always free for it. What a unit sends to a
   device goes one after the other, though;
 - host: it issues all tasks; that of a rank, the rank's;
+- end: what follows the tasks begins when the host, and each device, is done with them (`closed_s`);
 - device, channel: it takes one task or tensor at a time. Each comes after its longest way from the begin, and
   before its longest way to the end. Were they interruptible, the one with the longest way to the end would
   always go first, and that is easily computed (Jackson 1955; Carlier 1982, "The one-machine sequencing
@@ -26,16 +27,37 @@ Job = tuple[float, float, float]
 def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: bool = True) -> float:
     """A time that no order can beat, whatever the memory."""
     found = ways(costs, microbatches, in_turn=in_turn)
-    pairs = zip(found.heads_s, found.tails_s, strict=True)
-    bounds_s = [_host_s(costs, microbatches) - costs.lead_s, *[head_s + tail_s for head_s, tail_s in pairs]]
-    machines: dict[object, list[Job]] = {}
-    for machine, job in [*_tasks(costs, found), *_transfers(costs, microbatches, found)]:
-        machines.setdefault(machine, []).append(job)
-    return max([*bounds_s, *map(one_machine_s, machines.values())])
+    devices: list[list[Job]] = [[] for _ in costs.cluster.devices]
+    for device, job in _tasks(costs, found):
+        devices[device].append(job)
+    channels: dict[int, list[Job]] = {}
+    for channel, job in _transfers(costs, microbatches, found):
+        channels.setdefault(channel, []).append(job)
+    free_s = [one_machine_s([(before_s, own_s, 0.0) for before_s, own_s, _ in jobs]) for jobs in devices]
+    ways_s = [head_s + tail_s for head_s, tail_s in zip(found.heads_s, found.tails_s, strict=True)]
+    last_s = max([0.0, *ways_s, *map(one_machine_s, [*devices, *channels.values()])])
+    return closed_s(costs, microbatches, last_s, free_s)
 
 
-def _host_s(costs: PipelineCosts, microbatches: int) -> float:
-    """The host's time for all tasks; that of the busiest rank, where there are ranks."""
+def closed_s(costs: PipelineCosts, microbatches: int, last_s: float, free_s: Sequence[float]) -> float:
+    """When a step is over at the earliest, with what follows the tasks.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        last_s: when its last task or transfer is over.
+        free_s: by device, when its last task is.
+
+    Returns:
+        Seconds from the first kernel or transfer on.
+    """
+    hosts_s = _hosts_s(costs, microbatches)
+    over_s, _ = costs.closing.end_s(microbatches, hosts_s, [end_s + costs.lead_s for end_s in free_s])
+    return max(last_s, over_s - costs.lead_s)
+
+
+def _hosts_s(costs: PipelineCosts, microbatches: int) -> list[float]:
+    """By rank, its host's time for all tasks."""
     ranks, where = costs.cluster.ranks or (0,) * len(costs.cluster), costs.units.unit_devices
     found_s, runs = [0.0] * (max(ranks) + 1), len(costs.host_forward_s)
     for run, each_s in enumerate(costs.host_forward_s):
@@ -43,10 +65,10 @@ def _host_s(costs: PipelineCosts, microbatches: int) -> float:
     stages = zip(costs.host_backward_s, costs.add_host_s, strict=True) if costs.units.training else ()
     for stage, (each_s, more_s) in enumerate(stages):
         found_s[ranks[where[runs + stage]]] += microbatches * each_s + (microbatches - 1) * more_s
-    return max(found_s)
+    return found_s
 
 
-def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
+def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[int, Job]]:
     """Each task, with its device."""
     where = costs.units.unit_devices
     for number, own_s in enumerate(found.own_s):
@@ -54,14 +76,14 @@ def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
         yield where[number % len(where)], (found.heads_s[number], own_s, after_s)
 
 
-def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator[tuple[object, Job]]:
+def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator[tuple[int, Job]]:
     """Each transfer, with its channel."""
     channels, runs = Channels(costs.cluster), len(costs.forward_s)
     width = len(found.own_s) // microbatches
 
-    def of(sends: Sequence[Send], maker: int | None, offset: int) -> Iterator[tuple[object, Job]]:
+    def of(sends: Sequence[Send], maker: int | None, offset: int) -> Iterator[tuple[int, Job]]:
         for send in sends:
-            channel = "channel", channels.of(send.source, send.target)
+            channel = channels.of(send.source, send.target)
             for base in [microbatch * width for microbatch in range(microbatches)]:
                 made_s = 0.0
                 if maker is not None:

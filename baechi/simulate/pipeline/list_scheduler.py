@@ -15,6 +15,7 @@ from typing import Any
 
 from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
+from baechi.simulate.pipeline.bounds import closed_s
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
 from baechi.simulate.pipeline.ways import arrivals_of, by_task, waiting_for_ends
 
@@ -75,6 +76,7 @@ class Listed:
         self._live: list[dict[int, int]] = [{} for _ in devices]  # by device, what is left of microbatches
         self._parts = [self._device_of.count(device) for device in devices]
         self._idle, self._awake = [True for _ in devices], set(devices)
+        self._free_s = [0.0 for _ in devices]
         for number, count in enumerate(self._missing):
             if not count:
                 self._ready[self._device_of[number % self._width]].append(number)
@@ -86,6 +88,11 @@ class Listed:
     def is_complete(self) -> bool:
         """Whether every task ran."""
         return len(self.start_s) == len(self._missing)
+
+    @property
+    def step_s(self) -> float:
+        """When all is over, with what follows the tasks."""
+        return closed_s(self._costs, self._microbatches, self.makespan_s, self._free_s)
 
     @property
     def lines(self) -> list[list[Task]]:
@@ -143,6 +150,7 @@ class Listed:
         if not live[microbatch]:
             del live[microbatch]
         self._idle[device] = True
+        self._free_s[device] = self._now_s
         self._awake.add(device)
         for follower in self._followers[unit]:
             self._meet(microbatch * self._width + follower)

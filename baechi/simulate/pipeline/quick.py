@@ -57,8 +57,9 @@ class QuickStep:
         """By how much too full, and how long, an order by a rule is."""
         ranks = RULES[rule](costs, self._microbatches)
         schedule = Listed(costs, self._microbatches, ranks, limits, in_code_order=True)
-        if schedule.makespan_s >= shorter_s:
-            return 0, max(least_s, schedule.makespan_s)
+        step_s = max(least_s, schedule.step_s)
+        if step_s >= shorter_s:
+            return 0, step_s
         peaks = memory_of(costs, list(schedule.start_s)).peak_bytes
         excess = sum([max(0, peak - limit) for peak, limit in zip(peaks, self._memory, strict=True)])
-        return excess, max(least_s, schedule.makespan_s)
+        return excess, step_s

@@ -21,7 +21,9 @@ from baechi.simulate.pipeline import (
     shortest_pipeline_s,
     textbook,
 )
+from baechi.simulate.pipeline.list_scheduler import Listed
 from baechi.simulate.pipeline.ordering import choose
+from baechi.simulate.pipeline.rules import backward_first
 
 pytestmark = pytest.mark.default_cases(2)
 
@@ -70,6 +72,17 @@ def test_the_literature_on_equal_stages(p: int, m: int) -> None:
     assert shortest_pipeline_s(costs_of(plan), m) == (m + p - 1) * 3
     assert list(gpipe.in_flight.values()) == [m] * p
     assert list(one_one.in_flight.values()) == [min(m, p - s) for s in range(p)]
+
+
+def test_what_follows_the_tasks() -> None:
+    """Results are fetched when the last task of their device is over: bounds and schedules know it."""
+    m, graph = 16, chain([(1.0, 2.0)] * 4)
+    graph.nodes["l3"]["returned"] = {"0": 10**9}
+    plan = over(graph, range(4), Link(0.0, 1e9))
+    costs, step_s = costs_of(plan), ordered(plan, m).timeline.makespan_s
+    assert step_s > (3 + m) * 3 + 9  # 16 seconds, beside the last backwards of three devices
+    assert shortest_pipeline_s(costs, m) == pytest.approx(step_s)
+    assert Listed(costs, m, backward_first(costs, m), [m] * 4).step_s == pytest.approx(step_s)
 
 
 @pytest.mark.parametrize(("name", "step_s"), [("gpipe", 39), ("1f1b", 49), ("auto", 39)])

@@ -81,7 +81,9 @@ def peak_bytes(p: float, cluster: baechi.Cluster, *, attends: bool) -> tuple[int
 def test_predicted_peaks(attends: bool) -> None:
     """For a GPU a step is predicted to keep what its kernels keep; for emulated devices what the CPU's do."""
     gpu, emulated = baechi.Cluster.uniform(1), baechi.Cluster.virtual(1)
+    of_host = baechi.Cluster.parse(f"1x(1x{gpu.devices[0].kind})")
     on_gpu = peak_bytes(0.5, gpu, attends=attends)
+    assert on_gpu == peak_bytes(0.5, of_host, attends=attends)
     on_cpu = peak_bytes(0.5, emulated, attends=attends)
     if attends:
         assert on_gpu == peak_bytes(0, gpu, attends=True) == peak_bytes(0, emulated, attends=True)

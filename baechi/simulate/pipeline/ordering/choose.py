@@ -77,14 +77,27 @@ def all_tried(
     known_s: float = _NEVER_S,
     known: Sequence[Tried] = (),
 ) -> list[Tried]:
-    """Every order that is worth a try, those of the literature first."""
-    before = {(tried.rule, tried.limits): tried for tried in known}
+    """Every order that is worth a try, those of the literature first.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        most: by device, the most microbatches in flight.
+        quick: whether schedules are replayed in the order of their steps, and those that do not fit not at
+            all: their steps are those of list scheduling.
+        known_s: what is quick is to be faster than.
+        known: orders that were evaluated before.
+
+    Returns:
+        The orders; of quick ones, until the next schedule is no better.
+    """
+    before = {(tried.rule, tried.limits): tried for tried in known if tried.fits}
     found = [before.get((name, ())) or textbook(costs, microbatches, name) for name in TEXTBOOK]
     schedules: Iterable[_Schedule] = _schedules(costs, microbatches, most)
     if quick:
-        schedules = sorted(schedules, key=lambda one: one[2].makespan_s)
+        schedules = sorted(schedules, key=lambda one: (one[2].step_s, one[2].makespan_s))
     for rule, limits, schedule in schedules:
-        if quick and schedule.makespan_s >= min([known_s, *[tried.step_s for tried in found if tried.fits]]):
+        if quick and schedule.step_s >= min([known_s, *[tried.step_s for tried in found if tried.fits]]):
             break
         if (rule, limits) in before:
             found.append(before[rule, limits])
@@ -93,7 +106,11 @@ def all_tried(
         if order is None:
             ranks = RULES[rule](costs, microbatches)
             order = tuple(Listed(costs, microbatches, ranks, limits, in_code_order=True).start_s)
-        found.append(evaluated(costs, microbatches, rule, limits, order))
+        peaks = tuple(memory_of(costs, order).peak_bytes) if quick else ()
+        if quick and not _fit(costs, peaks):
+            found.append(Tried(rule, limits, order, schedule.step_s, peaks, fits=False))
+        else:
+            found.append(evaluated(costs, microbatches, rule, limits, order))
     return found if any([tried.fits for tried in found]) else [*found, *_in_memory(costs, microbatches)]
 
 
@@ -132,9 +149,12 @@ def evaluated(
     """Simulate an order."""
     replay = Replay(costs, microbatches, order)
     peaks = tuple(memory_of(costs, order, replay).peak_bytes)
+    return Tried(rule, limits, tuple(order), replay.makespan_s, peaks, _fit(costs, peaks))
+
+
+def _fit(costs: PipelineCosts, peak_bytes: Sequence[int]) -> bool:
     limit_bytes = [device.memory_bytes for device in costs.cluster.devices]
-    fits = all([peak <= limit for peak, limit in zip(peaks, limit_bytes, strict=True)])
-    return Tried(rule, limits, tuple(order), replay.makespan_s, peaks, fits)
+    return all([peak <= limit for peak, limit in zip(peak_bytes, limit_bytes, strict=True)])
 
 
 def _schedules(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from baechi.errors import PlanError
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.merge import merged
-from baechi.simulate.pipeline.bounds import shortest_pipeline_s
+from baechi.simulate.pipeline.bounds import closed_s, shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.ordering.choose import Tried, best_of, evaluated
 from baechi.simulate.pipeline.ordering.network import Draft, Network
@@ -116,11 +116,21 @@ class _Improvement:
             ]
         network = self._networks[way.seed]
         moves = network.dense, network.inserted
-        made = network.justified(start_s, moves[way.back_inserts], moves[way.forth_inserts])
+        made = self._closed(
+            network, *network.justified(start_s, moves[way.back_inserts], moves[way.forth_inserts])
+        )
         if made[0] < self._best.step_s:
             made = self._replayed(made[1], way)
         if made[0] <= known_s:
             self._drafts[way.seed] = made
+
+    def _closed(self, network: Network, last_s: float, start_s: list[float]) -> Draft:
+        """A draft with what follows the tasks."""
+        device_of, free_s = self._costs.units.unit_devices, [0.0] * len(self._costs.cluster)
+        for task, (begin_s, own_s) in enumerate(zip(start_s, network.own_s, strict=True)):
+            device = device_of[task % len(device_of)]
+            free_s[device] = max(free_s[device], begin_s + own_s)
+        return closed_s(self._costs, self._microbatches, last_s, free_s), start_s
 
     def _replayed(self, start_s: Sequence[float], way: _Way) -> Draft:
         """What becomes of a draft when the host goes through its list; noted if it is the best so far."""
