@@ -282,7 +282,37 @@ def joint_graph(
         if not decompositions:
             stack.enter_context(_resizing_by_kernels())
         made = export(stack, module, tuple(args), decompositions=decompositions)
+        _leave_out_tokens(made.graph_module.graph)
         yield made.graph_module, made._aot_state.fw_metadata
+
+
+def _leave_out_tokens(graph: fx.Graph) -> None:
+    """Let operators that return nothing, such as checks, stand by themselves: torch chains them by tokens."""
+    (end,) = graph.find_nodes(op="output")
+    for node in graph.find_nodes(
+        op="call_function", target=_of("torch._higher_order_ops.effects.with_effects")
+    ):
+        token, operator, *args = node.args
+        if not isinstance(operator, torch._ops.OpOverload) or operator._schema.returns:
+            return
+        with graph.inserting_before(node):
+            alone = graph.call_function(operator, tuple(args), node.kwargs)
+            alone.meta = dict(node.meta, val=None)
+        for part in list(node.users):
+            part.replace_all_uses_with(token)
+            graph.erase_node(part)
+        graph.erase_node(node)
+    outputs = list(zip(end.args[0], end.meta["desc"], strict=True))
+    kept = [(one, role) for one, role in outputs if not _is_token(role)]
+    end.args = (tuple([one for one, _ in kept]),)
+    end.meta["desc"] = [role for _, role in kept]
+    for place in graph.find_nodes(op="placeholder"):
+        if _is_token(place.meta["desc"]):
+            graph.erase_node(place)
+
+
+def _is_token(descriptor: Any) -> bool:
+    return "Token" in type(descriptor).__name__
 
 
 @dataclass(frozen=True)
