@@ -74,6 +74,10 @@ _PLAIN = {
     ("DataDependentOutput",): "a number is taken out of a tensor, or a decision follows from its values",
     ("data-dependent", "multi_head_attention_forward"): "torch finds out by its values whether a mask is "
     "causal, so say it (is_causal=, mask_is_causal= or tgt_is_causal=)",
+    ("data-dependent", "batch_norm"): "a batch norm without a momentum counts its batches, so give it one",
+    ("share storage",): "what the code writes shares memory with other buffers or inputs, so clone() it",
+    ("autograd.grad",): "the code takes gradients inside of its forward, which programs cannot",
+    ("setattr() on Tensor.requires_grad",): "the code lets a tensor require a gradient",
     ("data-dependent",): "the code decides by the values of a tensor",
     ("marked as skipped",): "the code calls what torch's compiler does not follow",
 }
@@ -584,10 +588,10 @@ def _reason(model: nn.Module, error: BaseException) -> str:
 def _untraced(error: BaseException) -> str:
     """Why a captured graph has no backward, in torch's words, and the line of the operation."""
     text = str(error).strip()
-    said, kind = next(iter(text.splitlines()), ""), type(error).__name__
+    said, kind = next(iter(text.splitlines()), "").rstrip("."), type(error).__name__
     where = line_told(text)
     return (
-        f"its code is captured, and not traced with its backward: {_plain(kind)}{kind}: {said}"
+        f"its code is captured, and not traced with its backward: {_plain(f'{kind} {text}')}{kind}: {said}"
         f"{where and f', at {where}'}"
     )
 

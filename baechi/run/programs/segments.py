@@ -138,7 +138,7 @@ class Cutting:
         joint = self.joint
         ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
         ends += joint.written.values()
-        later = set(joint.tangents.values())
+        later = {*joint.tangents.values(), *joint.after}
         for node in self._nodes:
             if not later.isdisjoint(node.all_input_nodes):
                 later.add(node)

@@ -320,7 +320,8 @@ class Role:
     """What an input or output of a joint graph is.
 
     Args:
-        kind: `"input"`, `"tangent"`, `"output"`, `"written"` or `"gradient"`; a class of torch's for others.
+        kind: `"input"`, `"tangent"`, `"output"`, `"written"`, `"gradient"`, or `"after"`: the gradient of
+            what was written to an input, as later code sees it; a class of torch's for others.
         index: of which input or output of the captured graph.
     """
 
@@ -344,8 +345,15 @@ def role_of(descriptor: Any) -> Role | None:
     kind, way = _KINDS.get(type(descriptor).__name__, (type(descriptor).__name__, ()))
     for name in way:
         descriptor = getattr(descriptor, name)
+    if kind == "tangent" and type(descriptor).__name__ == "InputMutationAOTOutput":
+        kind, descriptor = "after", descriptor.mutated_input
     plain = type(descriptor).__name__ in ("PlainAOTInput", "PlainAOTOutput")
     return Role(kind, descriptor.idx) if plain else Role(type(descriptor).__name__, -1)
+
+
+def is_written_without_gradient(info: Any) -> bool:
+    """Whether no gradient follows from what code writes to an input: leaves are written in no other way."""
+    return bool(info.is_leaf or info.mutations_under_no_grad_or_inference_mode)
 
 
 def is_own_output(info: Any) -> bool:
