@@ -74,6 +74,10 @@ _PLAIN = {
     ("DataDependentOutput",): "a number is taken out of a tensor, or a decision follows from its values",
     ("data-dependent", "multi_head_attention_forward"): "torch finds out by its values whether a mask is "
     "causal, so say it (is_causal=, mask_is_causal= or tgt_is_causal=)",
+    ("data-dependent", "batch_norm"): "a batch norm without a momentum counts its batches, so give it one",
+    ("share storage",): "what the code writes shares memory with other buffers or inputs, so clone() it",
+    ("autograd.grad",): "the code takes gradients inside of its forward, which programs cannot",
+    ("setattr() on Tensor.requires_grad",): "the code lets a tensor require a gradient",
     ("data-dependent",): "the code decides by the values of a tensor",
     ("marked as skipped",): "the code calls what torch's compiler does not follow",
 }
@@ -298,6 +302,8 @@ class Captures:
             try:
                 _refuse_plan(runtime)
                 _refuse_draws(model, modules)
+                if not self.options.required and (why := _taken_apart(model, modules)):
+                    raise CompileError(why)
                 self._hooks = kind.hooks
                 return self._all_bound(model, runtime, loss, parts, alike=alike)
             except _Reads as error:
@@ -399,6 +405,11 @@ class Captures:
         return found
 
     def _capture(self, model: nn.Module, runtime: Runtime, module: fx.GraphModule) -> Callable[..., Any]:
+        slow = _taken_apart(model, self._modules)
+        if slow and slow not in self._told:
+            self._told.add(slow)
+            cure = "" if runtime.over_ranks else ": compile='auto' runs such a model as its code is written"
+            logger.warning("%s%s", slow, cure)
         writes = writes_seen()
         self._uncounted = [] if writes.counter is None else [writes.counter]
         if writes.refused:
@@ -445,9 +456,22 @@ def _refuse_draws(model: nn.Module, modules: Sequence[nn.Module]) -> None:
         if isinstance(module, nn.RNNBase) and module.training and module.dropout and module.num_layers > 1:
             name = next(name for name, one in model.named_modules() if one is module)
             raise CompileError(
-                f"{name} is a {type(module).__name__} with dropout between its layers, whose draws torch's "
+                f"its {type(module).__name__} {name} has dropout between its layers, whose draws torch's "
                 "compiler makes in another order: use one for each layer, and nn.Dropout between"
             )
+
+
+def _taken_apart(model: nn.Module, modules: Sequence[nn.Module]) -> str:
+    """Why programs of a model take far longer than its code; empty if nothing says so."""
+    found = next((one for one in modules if isinstance(one, nn.RNNBase)), None)
+    if found is None:
+        return ""
+    name = next(name for name, one in model.named_modules() if one is found)
+    what = f"its {type(found).__name__} {name}".rstrip()
+    return (
+        f"torch's compiler takes {what} apart into operators for each word, so a step takes about ten times "
+        "as long"
+    )
 
 
 def _kept(places: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> dict[int, int]:
@@ -572,10 +596,10 @@ def _reason(model: nn.Module, error: BaseException) -> str:
 def _untraced(error: BaseException) -> str:
     """Why a captured graph has no backward, in torch's words, and the line of the operation."""
     text = str(error).strip()
-    said, kind = next(iter(text.splitlines()), ""), type(error).__name__
+    said, kind = next(iter(text.splitlines()), "").rstrip("."), type(error).__name__
     where = line_told(text)
     return (
-        f"its code is captured, and not traced with its backward: {_plain(kind)}{kind}: {said}"
+        f"its code is captured, and not traced with its backward: {_plain(f'{kind} {text}')}{kind}: {said}"
         f"{where and f', at {where}'}"
     )
 

@@ -16,10 +16,17 @@ from torch import fx
 
 from baechi.errors import CompileError
 from baechi.run.programs.views import leave_out_views
-from baechi.torchlib.private.graphs import devices_ignored, is_own_output, joint_graph, role_of
+from baechi.run.user_line import line_where_made
+from baechi.torchlib.private.graphs import (
+    devices_ignored,
+    is_own_output,
+    is_written_without_gradient,
+    joint_graph,
+    role_of,
+)
 
 _ADD = torch.ops.aten.add.Tensor
-_GIVEN = "input", "tangent"
+_GIVEN = "input", "tangent", "after"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +40,7 @@ class Joint:
         outputs: by output of the captured graph, its node; an int is the input that is returned as it is.
         written: by input, its value after the call.
         gradients: by input, its gradient.
+        after: the nodes of gradients that never come in: those of weights that are written.
     """
 
     module: fx.GraphModule
@@ -41,6 +49,7 @@ class Joint:
     outputs: Sequence[fx.Node | int]
     written: Mapping[int, fx.Node]
     gradients: Mapping[int, fx.Node]
+    after: frozenset[fx.Node] = frozenset()
     _zeros: dict[frozenset[int], "Backward"] = field(default_factory=dict)
 
     def backward(self, given: frozenset[int]) -> "Backward":
@@ -91,9 +100,11 @@ def joined(
     while True:
         graph, returned, made = _prepared(captured, cloned)
         with devices_ignored(), joint_graph(graph, args, decompositions) as (module, notes):
-            infos = [info for info in notes.output_info]
+            infos, given = list(notes.output_info), list(notes.input_info)
             views = {number for place, number in enumerate(made) if not is_own_output(infos[place])}
         if views <= cloned:
+            quiet = [is_written_without_gradient(info) for info in given]
+            _refuse_writes(captured, module, quiet)
             joint = _read(module, len(args), returned, made)
             return _with_assigned(joint, assigned)
         cloned |= views  # outputs that share memory with others get memory of their own
@@ -126,18 +137,35 @@ def _prepared(
     return fx.GraphModule(captured, graph), returned, numbers
 
 
+def _refuse_writes(captured: fx.GraphModule, module: fx.GraphModule, quiet: Sequence[bool]) -> None:
+    """Raise if inputs with gradients are written so that gradients follow."""
+    places = captured.graph.find_nodes(op="placeholder")
+    for node in module.graph.find_nodes(op="placeholder"):
+        role = role_of(node.meta["desc"])
+        if role is not None and role.kind == "after" and not quiet[role.index]:
+            where = line_where_made(next(iter(places[role.index].users)))
+            raise CompileError(
+                f"its code writes an input that has a gradient{where and f' (at {where})'}: write a copy, "
+                "x = x.clone()"
+            )
+
+
 def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made: list[int]) -> Joint:
     nodes: list[fx.Node | None] = [None] * inputs
     tangents: dict[int, fx.Node] = {}
+    after: set[fx.Node] = set()
     for node in module.graph.nodes:
         if node.op == "placeholder":
             role = role_of(node.meta["desc"])
             if role is None or role.kind not in _GIVEN:
                 raise CompileError(
-                    f"an input of its graph is a {role and role.kind}: inputs that share memory are written"
+                    "what its code writes shares memory with other buffers or inputs, so clone() it "
+                    f"(an input of its graph is a {role and role.kind})"
                 )
             if role.kind == "input":
                 nodes[role.index] = node
+            elif role.kind == "after":
+                after.add(node)
             else:
                 tangents[made[role.index]] = node
     leave_out_views(module.graph)
@@ -157,7 +185,7 @@ def _read(module: fx.GraphModule, inputs: int, returned: list[int | None], made:
             gradients[role.index] = node
         else:
             raise CompileError(f"an output of its graph is a {role.kind}, which programs do not know")
-    return Joint(module, tuple(nodes), tangents, tuple(outputs), written, gradients)
+    return Joint(module, tuple(nodes), tangents, tuple(outputs), written, gradients, frozenset(after))
 
 
 def _with_assigned(joint: Joint, assigned: Mapping[int, int]) -> Joint:
@@ -174,8 +202,8 @@ def _with_assigned(joint: Joint, assigned: Mapping[int, int]) -> Joint:
 
 
 def _backward(joint: Joint, given: frozenset[int]) -> Backward:
-    none = {node for number, node in joint.tangents.items() if number not in given}
-    linear = set(joint.tangents.values())
+    none = {node for number, node in joint.tangents.items() if number not in given} | joint.after
+    linear = {*joint.tangents.values(), *joint.after}
     stands: dict[fx.Node, fx.Node] = {}
     zeros: set[fx.Node] = set()
     for node in joint.module.graph.nodes:

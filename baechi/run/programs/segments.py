@@ -105,7 +105,8 @@ class Cutting:
         ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
         ends += [*joint.written.values(), *[node for terms in gradients.values() for node in terms]]
         ends = list(map(backward.of, ends))
-        needed = self._ancestors([*ends, *filter(_draws, self._nodes)], backward)  # what is drawn is drawn
+        run = [node for node in self._nodes if _runs_anyway(node) and node not in backward.none]
+        needed = self._ancestors([*ends, *run], backward)
         found: dict[int, list[fx.Node]] = {}
         for node in self._nodes:
             if node in needed and node in self.position:
@@ -133,10 +134,16 @@ class Cutting:
     # --- positions
 
     def _forward_nodes(self) -> set[fx.Node]:
-        """What the outputs need; and all that draws, which backward must not do again."""
+        """What the outputs need; what draws, which backward must not do again; and checks of either."""
         joint = self.joint
         ends = [node for node in joint.outputs if isinstance(node, fx.Node)]
-        ends += [*joint.written.values(), *filter(_draws, self._nodes)]
+        ends += joint.written.values()
+        later = {*joint.tangents.values(), *joint.after}
+        for node in self._nodes:
+            if not later.isdisjoint(node.all_input_nodes):
+                later.add(node)
+            elif _runs_anyway(node):
+                ends.append(node)
         found: set[fx.Node] = set()
         while ends:
             node = ends.pop()
@@ -296,6 +303,13 @@ class Cutting:
 
 def _draws(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and draws(node.target, node.args, node.kwargs)
+
+
+def _runs_anyway(node: fx.Node) -> bool:
+    """Whether a node runs though nothing reads it: it draws, or it returns nothing, and may raise."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return _draws(node) or not schema_of(node.target).returns
 
 
 def _is_part(node: fx.Node) -> bool:

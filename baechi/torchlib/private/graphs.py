@@ -288,7 +288,37 @@ def joint_graph(
         if not decompositions:
             stack.enter_context(_resizing_by_kernels())
         made = export(stack, module, tuple(args), decompositions=decompositions)
+        _leave_out_tokens(made.graph_module.graph)
         yield made.graph_module, made._aot_state.fw_metadata
+
+
+def _leave_out_tokens(graph: fx.Graph) -> None:
+    """Let operators that return nothing, such as checks, stand by themselves: torch chains them by tokens."""
+    (end,) = graph.find_nodes(op="output")
+    for node in graph.find_nodes(
+        op="call_function", target=_of("torch._higher_order_ops.effects.with_effects")
+    ):
+        token, operator, *args = node.args
+        if not isinstance(operator, torch._ops.OpOverload) or operator._schema.returns:
+            return
+        with graph.inserting_before(node):
+            alone = graph.call_function(operator, tuple(args), node.kwargs)
+            alone.meta = dict(node.meta, val=None)
+        for part in list(node.users):
+            part.replace_all_uses_with(token)
+            graph.erase_node(part)
+        graph.erase_node(node)
+    outputs = list(zip(end.args[0], end.meta["desc"], strict=True))
+    kept = [(one, role) for one, role in outputs if not _is_token(role)]
+    end.args = (tuple([one for one, _ in kept]),)
+    end.meta["desc"] = [role for _, role in kept]
+    for place in graph.find_nodes(op="placeholder"):
+        if _is_token(place.meta["desc"]):
+            graph.erase_node(place)
+
+
+def _is_token(descriptor: Any) -> bool:
+    return "Token" in type(descriptor).__name__
 
 
 @dataclass(frozen=True)
@@ -296,7 +326,8 @@ class Role:
     """What an input or output of a joint graph is.
 
     Args:
-        kind: `"input"`, `"tangent"`, `"output"`, `"written"` or `"gradient"`; a class of torch's for others.
+        kind: `"input"`, `"tangent"`, `"output"`, `"written"`, `"gradient"`, or `"after"`: the gradient of
+            what was written to an input, as later code sees it; a class of torch's for others.
         index: of which input or output of the captured graph.
     """
 
@@ -320,8 +351,15 @@ def role_of(descriptor: Any) -> Role | None:
     kind, way = _KINDS.get(type(descriptor).__name__, (type(descriptor).__name__, ()))
     for name in way:
         descriptor = getattr(descriptor, name)
+    if kind == "tangent" and type(descriptor).__name__ == "InputMutationAOTOutput":
+        kind, descriptor = "after", descriptor.mutated_input
     plain = type(descriptor).__name__ in ("PlainAOTInput", "PlainAOTOutput")
     return Role(kind, descriptor.idx) if plain else Role(type(descriptor).__name__, -1)
+
+
+def is_written_without_gradient(info: Any) -> bool:
+    """Whether no gradient follows from what code writes to an input: leaves are written in no other way."""
+    return bool(info.is_leaf or info.mutations_under_no_grad_or_inference_mode)
 
 
 def is_own_output(info: Any) -> bool:

@@ -55,6 +55,11 @@ def is_last_reference(tensor: torch.Tensor) -> bool:
 
 
 def has_memory_alone(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor shows the memory of one, but for what it is itself a view of."""
+    """Whether no other tensor shows the memory of one, but for what it is itself a view of.
+
+    A sparse one has several, and nobody knows.
+    """
+    if tensor.layout != torch.strided:
+        return False
     alone = _of_one()[0] + (view_base(tensor) is not None)
     return storage_use_count(storage_address(tensor.untyped_storage())) <= alone

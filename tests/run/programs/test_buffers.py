@@ -164,15 +164,82 @@ class Teacher(nn.Module):
         return (self.a(x) - self.b(x)).square().mean()
 
 
+class Clips(nn.Module):
+    """Trained weights are kept small before they are read, and so are the rows of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Embedding(5, 6, max_norm=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.a.weight.clamp_(-0.2, 0.2)
+        made = self.a(x) + self.drop(torch.arange(len(x)) % 5)
+        with torch.no_grad():
+            self.b.weight.clamp_(-0.2, 0.2)
+        result: Tensor = self.b(made).square().mean()
+        return result
+
+
+@pytest.mark.parametrize("kind", [Teacher, Clips])
 @pytest.mark.parametrize("number", [1, 4])
-def test_weights_that_forward_writes(number: int) -> None:
+def test_weights_that_forward_writes(number: int, kind: type[nn.Module]) -> None:
     """Each microbatch writes them once, and nothing else does: what is tried before leaves them."""
-    model = seeded(Teacher).double()
+    model = seeded(kind).double()
     plain = copy.deepcopy(model)
     two_steps(model, plain, number)
     for name, weight in model.named_parameters():
         assert torch.equal(weight, plain.get_parameter(name)), name
     assert_same_gradients(model, plain, 1e-13)
+
+
+class Doubles(nn.Module):
+    """Writes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.a(x.mul_(2))).square().mean()
+        return result
+
+
+def test_an_input_that_is_written() -> None:
+    """The caller sees it; where gradients follow it is refused, and nothing is written."""
+    model = seeded(Doubles)
+    baechi.distribute(model, X.clone(), cluster=baechi.Cluster.virtual(2), device_map=WHERE, compile=EXACT)
+    given = X.clone()
+    model(given).backward()
+    assert programs(model) and torch.equal(given, X * 2)
+    given = X.clone().requires_grad_() * 1
+    with pytest.raises(baechi.CompileError, match=r"an input that has a gradient .*test_buffers\.py.*clone"):
+        model(given)
+    assert torch.equal(given, X)
+
+
+class Overlap(nn.Module):
+    """A buffer that shows a part of another one."""
+
+    part: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Identity()
+        self.double()
+        self.register_buffer("all", torch.zeros(2, 6, dtype=torch.float64))
+        self.register_buffer("part", self.get_buffer("all")[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.part += 1
+        result: Tensor = self.b(self.a(x) + self.get_buffer("all").sum(0)).square().mean()
+        return result
+
+
+def test_buffers_that_share_memory_are_refused() -> None:
+    model = Overlap()
+    with pytest.raises(baechi.CompileError, match="shares memory with other buffers"):
+        baechi.distribute(model, X, cluster=baechi.Cluster.virtual(2), device_map=WHERE, compile=EXACT)
 
 
 class Normed(nn.Module):

@@ -45,6 +45,26 @@ class Branches(Net):
         return super().forward(x, y)
 
 
+class Penalizes(Net):
+    """Code that takes gradients."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.a(x).sum(), x, create_graph=True)
+        return super().forward(x, y) + slope.square().mean()
+
+
+class Averages(Net):
+    """A batch norm that counts its batches, and divides by the count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(self.a, nn.BatchNorm1d(6, momentum=None))
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        return super().forward(self.a(x), y)
+
+
 class Told(logging.Handler):
     """Keeps what is said."""
 
@@ -58,7 +78,13 @@ class Told(logging.Handler):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Appends, "items of a list"), (Branches, "decides by the values"), (Computes, "register_buffer")],
+    [
+        (Appends, "items of a list"),
+        (Branches, "decides by the values"),
+        (Computes, "register_buffer"),
+        (Penalizes, "gradients inside"),
+        (Averages, "without a momentum"),
+    ],
 )
 def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
     """`distribute` raises with the line; with `"auto"` the code runs, which is said once."""
