@@ -15,7 +15,7 @@ from torch import nn
 from baechi.torchlib.modules.tables import (
     SMALL_BYTES,
     content_of,
-    differ,
+    has_changed,
     items_of,
     members_of,
     numbers_of,
@@ -82,7 +82,7 @@ class Keeper:
 
     def changed(self) -> bool:
         """Whether an attribute or a container holds something else than was found in it."""
-        return any(differ(content_of(table), before) for table, before in self.containers)
+        return any(has_changed(table, before) for table, before in self.containers)
 
     def put_back(self) -> None:
         """Put everything back, what was noted last first."""
@@ -151,5 +151,5 @@ def _is_ours(item: Any) -> bool:
 
 
 def _put_back(table: Any, before: Any) -> None:
-    if differ(content_of(table), before):
+    if has_changed(table, before):
         refill(table, before)

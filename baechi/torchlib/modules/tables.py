@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from typing import Any
 
 
@@ -171,6 +172,18 @@ def differ(one: Any, other: Any) -> bool:
     if isinstance(one, set):
         return {id(item) for item in one} != {id(item) for item in other}
     return any(a is not b for a, b in zip(one, other, strict=True))
+
+
+def has_changed(table: Any, before: Any) -> bool:
+    """Whether a table holds something else than `content_of` returned before."""
+    kind = type(table)
+    if kind is dict:  # as nearly always: most often with the very keys and values that it had
+        same = len(table) == len(before) and all(map(is_, table, before))
+        if same and all(map(is_, table.values(), before.values())):
+            return False
+    elif kind is list:
+        return len(table) != len(before) or not all(map(is_, table, before))
+    return differ(content_of(table), before)
 
 
 def refill(table: Any, content: Any) -> None:

@@ -32,7 +32,7 @@ from baechi.run.state.thread_as_found import left_as_before
 from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
-from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
+from baechi.torchlib.modules.tables import content_of, has_changed, items_of, refill
 from baechi.torchlib.private.kernels import full_precision
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.modules import (
@@ -369,7 +369,7 @@ def _hooks_kept(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for table, content in noted.values():
-            if differ(content_of(table), content):
+            if has_changed(table, content):
                 refill(table, content)
 
 

@@ -27,7 +27,7 @@ from baechi.errors import BaechiError
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors, values_of_user
 from baechi.run.pipeline.lanes.user_state import UserState, attribute_tables, state_of_user
 from baechi.torchlib.modules.attribute_writes import attribute_writes
-from baechi.torchlib.modules.tables import Numbers, Slots, content_of, differ, refill
+from baechi.torchlib.modules.tables import Numbers, Slots, content_of, has_changed, refill
 from baechi.torchlib.private.modules import parameter_table, submodule_table
 
 
@@ -104,19 +104,18 @@ class OwnState:
         """From now on the modules are as before the step."""
         written = self._written[microbatch]
         for key, (table, before) in self._before.items():
-            now = content_of(table)
-            if differ(now, before):
+            if has_changed(table, before):
                 self._ever[key] = table
-                written[key] = now
+                written[key] = content_of(table)
                 refill(table, before)
-            else:
-                written.pop(key, None)
+            elif key in written:
+                del written[key]
         self.tensors.look(run, list((self._modules if self.learns else self._set).values()))
 
     def put_back(self) -> None:
         """The step failed: the modules are as before it."""
         for table, before in self._before.values():
-            if differ(content_of(table), before):
+            if has_changed(table, before):
                 refill(table, before)
 
     def finish(self) -> None:
