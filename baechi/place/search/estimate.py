@@ -58,10 +58,10 @@ class Times(NamedTuple):
         clocks_s, left_s, next_s: by device, its host's clock, or when its last layer ended; its work that has
             not begun; when it begins or ends something next.
         over_s: when forward is over; in an array of one.
-        newest, runs, picked: by device, the layer issued last; the one that it runs; the place in `waits` of
-            the one that it runs next.
-        waiting, stale: by device, how many layers wait; whether `picked` is to be looked for.
-        waits: by device and place, the layers that wait.
+        newest, runs: by device, the layer issued last; the one that it runs.
+        waiting, coming: by device, how many layers wait for it; how many wait for their inputs to come.
+        waits, comes: by device and place, heaps of these layers.
+        ranks, comes_s: by device and place, their priorities, the sign changed; when their inputs come.
     """
 
     begins_s: Floats
@@ -84,10 +84,12 @@ class Times(NamedTuple):
     sender: Ints
     newest: Ints
     runs: Ints
-    picked: Ints
     waiting: Ints
-    stale: Ints
+    coming: Ints
     waits: Ints
+    comes: Ints
+    ranks: Floats
+    comes_s: Floats
 
     @classmethod
     def of(cls, tables: Tables) -> "Times":
@@ -115,10 +117,12 @@ class Times(NamedTuple):
             sender=np.zeros(copies, np.int64),
             newest=np.zeros(devices, np.int64),
             runs=np.zeros(devices, np.int64),
-            picked=np.zeros(devices, np.int64),
             waiting=np.zeros(devices, np.int64),
-            stale=np.zeros(devices, np.int64),
+            coming=np.zeros(devices, np.int64),
             waits=np.zeros(devices * layers, np.int64),
+            comes=np.zeros(devices * layers, np.int64),
+            ranks=np.zeros(devices * layers),
+            comes_s=np.zeros(devices * layers),
         )
 
 
@@ -346,46 +350,33 @@ def _run(
     tables: Tables, times: Times, placement: Placement, phase: int, start_s: float, limit_s: float
 ) -> float:
     """Run a phase as it was issued. Returns when its last layer ends; `NEVER` if that is too late."""
-    layers, devices, on, priority = tables.layers, tables.devices, placement.on, placement.priority
-    waits, waiting, missing, picked = times.waits, times.waiting, times.missing, times.picked
-    runs, next_s, stale, left_s = times.runs, times.next_s, times.stale, times.left_s
-    now_s, end_s, started, chooses = start_s, start_s, 0, not phase and len(priority) > 0
+    layers, devices, on = tables.layers, tables.devices, placement.on
+    runs, next_s, left_s, missing = times.runs, times.next_s, times.left_s, times.missing
+    now_s, end_s, started, chooses = start_s, start_s, 0, not phase and len(placement.priority) > 0
     times.clocks_s.fill(start_s)
-    waiting.fill(0)
+    times.waiting.fill(0)
+    times.coming.fill(0)
     left_s.fill(0.0)
-    stale.fill(1)
     runs.fill(_NONE)
+    next_s.fill(NEVER)
     for layer in range(layers):
         left_s[on[layer]] += tables.seconds[(phase * devices + on[layer]) * layers + layer]
         missing[layer] += 1
-        _release(missing, waits, waiting, layer, on[layer])
+        _release(times, placement, layer, start_s)
     while True:
-        device, soonest_s = 0, NEVER
-        for other in range(devices):
-            if stale[other] and runs[other] < 0:
-                stale[other], next_s[other], best = 0, NEVER, _NONE
-                for place in range(other * layers, other * layers + waiting[other]):
-                    layer = waits[place]
-                    begin_s = max(times.ready_s[layer], now_s)
-                    better = begin_s < next_s[other]
-                    if begin_s == next_s[other] and chooses:
-                        better = priority[layer] > priority[best]
-                        better = better or (priority[layer] == priority[best] and layer < best)
-                    if better:
-                        next_s[other], picked[other], best = begin_s, place, layer
-            # what ends at a time comes before what begins
+        device, soonest_s = 0, next_s[0]
+        for other in range(1, devices):  # what ends at a time comes before what begins
             if next_s[other] < soonest_s or (next_s[other] == soonest_s and runs[device] < 0 <= runs[other]):
                 device, soonest_s = other, next_s[other]
         if soonest_s == NEVER:
             return end_s
         now_s, layer = soonest_s, runs[device]
         if layer >= 0:
-            end_s, times.clocks_s[device], runs[device], stale[device] = now_s, now_s, _NONE, 1
-            _end(tables, times, on, phase, layer, now_s)
+            end_s, times.clocks_s[device], runs[device] = now_s, now_s, _NONE
+            next_s[device] = _next_s(times, layers, device, now_s)
+            _end(tables, times, placement, phase, layer, now_s)
             continue
-        layer = waits[picked[device]]
-        waiting[device] -= 1
-        waits[picked[device]] = waits[device * layers + waiting[device]]
+        layer = _first(times, placement, device, now_s)
         tail_s = tables.to_end_s[layers + layer] if phase else times.tail_s[layer]
         if now_s + max(left_s[device], tail_s) > limit_s:
             return NEVER
@@ -402,14 +393,19 @@ def _run(
 
 
 @inlined
-def _end(tables: Tables, times: Times, on: Ints, phase: int, layer: int, now_s: float) -> None:
+def _end(tables: Tables, times: Times, placement: Placement, phase: int, layer: int, now_s: float) -> None:
     """A layer has ended: its copies are sent, and those that wait for it wait for one thing less."""
-    missing, waits, waiting, stale = times.missing, times.waits, times.waiting, times.stale
-    ready_s, readers, after, devices = times.ready_s, tables.readers, tables.after, tables.devices
+    ready_s, readers, after, devices, on = (
+        times.ready_s,
+        tables.readers,
+        tables.after,
+        tables.devices,
+        placement.on,
+    )
     if times.next_layer[layer] >= 0:
-        _release(missing, waits, waiting, times.next_layer[layer], on[layer])
+        _release(times, placement, times.next_layer[layer], now_s)
     if not phase and not tables.launch_s:
-        _send(tables, times, on, layer, now_s)
+        _send(tables, times, placement, layer, now_s)
     copy = times.first_copy[layer]
     while copy >= 0:
         tensor = copy // devices
@@ -421,25 +417,24 @@ def _end(tables: Tables, times: Times, on: Ints, phase: int, layer: int, now_s: 
             there_s = _book(times.free_s, channel, there_s, tables.travel_s[travel])
         if phase:
             ready_s[maker] = max(ready_s[maker], there_s)
-            _release(missing, waits, waiting, maker, there)
+            _release(times, placement, maker, now_s)
         else:
             for reading in range(readers.begin[tensor], readers.begin[tensor + 1]):
                 reader = readers.items[reading]
                 if on[reader] == there:
                     ready_s[reader] = max(ready_s[reader], there_s)
-                    _release(missing, waits, waiting, reader, there)
-        stale[there] = 1
+                    _release(times, placement, reader, now_s)
         copy = times.next_copy[copy]
     if not phase:
         for item in range(after.begin[layer], after.begin[layer + 1]):
-            _release(missing, waits, waiting, after.items[item], on[after.items[item]])
-            stale[on[after.items[item]]] = 1
+            _release(times, placement, after.items[item], now_s)
 
 
 @inlined
-def _send(tables: Tables, times: Times, on: Ints, layer: int, now_s: float) -> None:
+def _send(tables: Tables, times: Times, placement: Placement, layer: int, now_s: float) -> None:
     """Send what a layer has made, once to each device that reads it."""
     devices, readers, asked_s, ready_s = tables.devices, tables.readers, times.asked_s, times.ready_s
+    on = placement.on
     home = on[layer]
     for making in range(tables.makes.begin[layer], tables.makes.begin[layer + 1]):
         tensor = tables.makes.items[making]
@@ -454,8 +449,7 @@ def _send(tables: Tables, times: Times, on: Ints, layer: int, now_s: float) -> N
                     asked_s[copy] = _book(times.free_s, channel, now_s, tables.travel_s[travel])
                 there_s = asked_s[copy]
             ready_s[reader] = max(ready_s[reader], there_s)
-            _release(times.missing, times.waits, times.waiting, reader, there)
-            times.stale[there] = 1
+            _release(times, placement, reader, now_s)
 
 
 @inlined
@@ -470,12 +464,81 @@ def _begin(times: Times, start_s: float) -> None:
 
 
 @inlined
-def _release(missing: Ints, waits: Ints, waiting: Ints, layer: int, device: int) -> None:
+def _release(times: Times, placement: Placement, layer: int, now_s: float) -> None:
     """A layer waits for one thing less; for its device if that was the last."""
-    missing[layer] -= 1
-    if not missing[layer]:
-        waits[device * len(missing) + waiting[device]] = layer
-        waiting[device] += 1
+    times.missing[layer] -= 1
+    if times.missing[layer]:
+        return
+    device, ready_s = placement.on[layer], times.ready_s[layer]
+    first = device * len(times.missing)
+    if ready_s > now_s:
+        _push(times.comes, times.comes_s, first, times.coming[device], layer, ready_s)
+        times.coming[device] += 1
+    else:
+        ready_s = now_s
+        _wait(times, placement, device, layer)
+    if times.runs[device] < 0:
+        times.next_s[device] = min(times.next_s[device], ready_s)
+
+
+@inlined
+def _wait(times: Times, placement: Placement, device: int, layer: int) -> None:
+    """A layer waits for its device, behind those of higher priority."""
+    rank = -placement.priority[layer] if len(placement.priority) else 0.0
+    _push(times.waits, times.ranks, device * len(times.missing), times.waiting[device], layer, rank)
+    times.waiting[device] += 1
+
+
+@inlined
+def _next_s(times: Times, layers: int, device: int, now_s: float) -> float:
+    """When a device that is free begins something."""
+    if times.waiting[device]:
+        return now_s
+    return max(now_s, times.comes_s[device * layers]) if times.coming[device] else NEVER
+
+
+@inlined
+def _first(times: Times, placement: Placement, device: int, now_s: float) -> int:
+    """Take the layer that a device begins."""
+    first = device * len(times.missing)
+    while times.coming[device] and times.comes_s[first] <= now_s:
+        times.coming[device] -= 1
+        _wait(times, placement, device, _pop(times.comes, times.comes_s, first, times.coming[device]))
+    times.waiting[device] -= 1
+    return _pop(times.waits, times.ranks, first, times.waiting[device])
+
+
+@inlined
+def _push(heap: Ints, ranks: Floats, first: int, size: int, one: int, rank: float) -> None:
+    """Add to a heap, which has the lowest rank at `first`; of equal ones the lowest number."""
+    place = size
+    while place:
+        above = (place - 1) // 2
+        if ranks[first + above] < rank or (ranks[first + above] == rank and heap[first + above] < one):
+            break
+        heap[first + place], ranks[first + place] = heap[first + above], ranks[first + above]
+        place = above
+    heap[first + place], ranks[first + place] = one, rank
+
+
+@inlined
+def _pop(heap: Ints, ranks: Floats, first: int, size: int) -> int:
+    """Take what has the lowest rank off a heap, which keeps `size` more."""
+    found, place = heap[first], 0
+    one, rank = heap[first + size], ranks[first + size]
+    while 2 * place + 1 < size:
+        below = first + 2 * place + 1
+        if below + 1 < first + size and (
+            ranks[below + 1] < ranks[below]
+            or (ranks[below + 1] == ranks[below] and heap[below + 1] < heap[below])
+        ):
+            below += 1
+        if rank < ranks[below] or (rank == ranks[below] and one < heap[below]):
+            break
+        heap[first + place], ranks[first + place] = heap[below], ranks[below]
+        place = below - first
+    heap[first + place], ranks[first + place] = one, rank
+    return int(found)
 
 
 @inlined
