@@ -57,7 +57,6 @@ def _compiler() -> Any:
             "pip install numba, or place with effort=0, which does not search"
         )
         return None
-    drop_stale(Path(__file__).parent)
     return njit
 
 
@@ -77,6 +76,7 @@ class Compiled(Generic[Arguments, Result]):
         if _COMPILE is not None:
             try:
                 self._machine = _COMPILE(function, cache=True, **_OPTIONS)
+                drop_stale(Path(__file__).parent, Path(self._machine.stats.cache_path))
             except RuntimeError:  # no folder can be written: every process compiles for itself
                 self._machine = _COMPILE(function, **_OPTIONS)
 
