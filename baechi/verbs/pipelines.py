@@ -266,7 +266,7 @@ def cuts_outlook_s(graph: LayerGraph, cluster: Cluster, microbatches: int, enoug
     The first cut that is fast enough will do.
     """
     problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
-    step, found = QuickStep(coster, microbatches), list[float]()
+    step, found = QuickStep(coster, microbatches, closed=True), list[float]()
     for _, device_of in cuts(problem, microbatches):
         found.append(step(_by_node(problem, coster, device_of), enough_s)[1])
         if found[-1] <= enough_s:
