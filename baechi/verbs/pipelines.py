@@ -1,9 +1,11 @@
 """From a graph to a pipeline: placed for the pipelined step, and ordered. Nothing here needs torch."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from math import ceil
 from typing import Literal
 
 from baechi.errors import PlacementError
@@ -34,6 +36,7 @@ from baechi.simulate.pipeline import (
     recorded,
     shortest_pipeline_s,
 )
+from baechi.units import format_bytes
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
 MOST_NUMBERS = 16
@@ -53,6 +56,9 @@ _BALANCED = 3
 
 _MOST_OFFERED = 4000
 """If a step has more tasks, its backward of weights apart is not tried unasked."""
+
+_JOINED = 2
+"""Results are there twice while they are joined."""
 
 _MOST_EFFORT = 10
 """What effort "max" means."""
@@ -266,7 +272,7 @@ def cuts_outlook_s(graph: LayerGraph, cluster: Cluster, microbatches: int, enoug
     The first cut that is fast enough will do.
     """
     problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
-    step, found = QuickStep(coster, microbatches), list[float]()
+    step, found = QuickStep(coster, microbatches, closed=True), list[float]()
     for _, device_of in cuts(problem, microbatches):
         found.append(step(_by_node(problem, coster, device_of), enough_s)[1])
         if found[-1] <= enough_s:
@@ -334,13 +340,28 @@ def _excess_bytes(made: Pipeline) -> dict[str, int]:
     return excess_over(made.plan.cluster.devices, made.timeline.peak_bytes)
 
 
+def _told_of_results(made: Pipeline, excess: Mapping[str, int]) -> str:
+    """What else helps where results of all microbatches are a large part of what is too much."""
+    held_bytes: Counter[str] = Counter()
+    for name, costs in made.graph.placed_costs():
+        if costs.returned:
+            held_bytes[made.device_of[name]] += ceil(made.microbatches * sum(costs.returned.values()))
+    told = [
+        f"{format_bytes(held_bytes[name])} of results on {name}"
+        for name, size_bytes in excess.items()
+        if _JOINED * held_bytes[name] >= size_bytes
+    ]
+    joined = f"{' and '.join(told)} {'are' if len(told) > 1 else 'is'}"
+    return f". {joined} kept and joined: let the model return its loss alone" if told else ""
+
+
 def _within_memory(made: Pipeline) -> Pipeline:
     excess = _excess_bytes(made)
     if excess:
         raise PlacementError(
             f"{made.microbatches} microbatches need more memory than there is on {shortage(excess)}: use "
             "more or larger devices, more microbatches, a smaller batch"
-            f"{recompute_helps(made.plan.graph)}, or a limit in flight",
+            f"{recompute_helps(made.plan.graph)}, or a limit in flight{_told_of_results(made, excess)}",
             short_bytes=excess,
         )
     return made

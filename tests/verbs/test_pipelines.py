@@ -39,6 +39,20 @@ def test_a_chain_over_four_devices() -> None:
     assert Pipeline.from_json(made.to_json()).timeline.makespan_s == made.timeline.makespan_s
 
 
+@pytest.mark.parametrize("returned", [8, 2**30])
+def test_results_that_do_not_fit(returned: int) -> None:
+    """All microbatches' results are joined: where they are what is too much, the error says so."""
+    graph = parts(4, (8,))[8]
+    for name in list(graph.placed()):
+        graph.nodes[name].update(param_bytes=2**20, saved_bytes=2**29 if returned == 8 else 0)
+    graph.nodes["l3"]["returned"] = {"0": returned}
+    cluster = Cluster.uniform(2, link=FAST, memory="256MiB" if returned == 8 else "4GiB")
+    with pytest.raises(PlacementError) as raised:
+        baechi.place(graph, cluster, microbatches=8, optimizer="sgd")
+    told = "8.00 GiB of results on device:0 is kept and joined: let the model return its loss alone"
+    assert (told in str(raised.value)) == (returned != 8), raised.value
+
+
 @pytest.mark.parametrize("overhead", [0.0, 0.01, 10.0])
 def test_auto_is_never_worse_than_one(overhead: float) -> None:
     """Small microbatches that waste time make fewer of them better, in the end one."""

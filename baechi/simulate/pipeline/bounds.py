@@ -24,8 +24,20 @@ Job = tuple[float, float, float]
 """Seconds before something, of it, and after it."""
 
 
-def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: bool = True) -> float:
-    """A time that no order can beat, whatever the memory."""
+def shortest_pipeline_s(
+    costs: PipelineCosts, microbatches: int, *, in_turn: bool = True, closed: bool = True
+) -> float:
+    """A time that no order can beat, whatever the memory.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        in_turn: whether transfers of a unit to a device go one after the other.
+        closed: whether what follows the tasks counts.
+
+    Returns:
+        Seconds.
+    """
     found = ways(costs, microbatches, in_turn=in_turn)
     devices: list[list[Job]] = [[] for _ in costs.cluster.devices]
     for device, job in _tasks(costs, found):
@@ -36,6 +48,8 @@ def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: boo
     free_s = [one_machine_s([(before_s, own_s, 0.0) for before_s, own_s, _ in jobs]) for jobs in devices]
     ways_s = [head_s + tail_s for head_s, tail_s in zip(found.heads_s, found.tails_s, strict=True)]
     last_s = max([0.0, *ways_s, *map(one_machine_s, [*devices, *channels.values()])])
+    if not closed:
+        return max(last_s, max(_hosts_s(costs, microbatches)) - costs.lead_s)
     return closed_s(costs, microbatches, last_s, free_s)
 
 

@@ -9,6 +9,7 @@ time.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, pairwise
 from typing import Any
@@ -36,7 +37,6 @@ class Listed:
 
     Attributes:
         makespan_s: when the last task was over, and the last transfer.
-        start_s: when each task starts, in this order; incomplete if fixed lines contradict each other.
     """
 
     def __init__(
@@ -55,6 +55,11 @@ class Listed:
         self._width = len(self._device_of)
         self._own_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, costs.units, microbatches)
         self._followers = waiting_for_ends(costs)
+        self._before_end, self._at_end, self._uploads = (
+            costs.sends_before_end,
+            costs.sends_at_end,
+            costs.uploads,
+        )
         self._behind: dict[int, int] = {}
         missing = [int(in_code_order)] * self._width
         for unit in (*chain(*self._followers), *[unit for unit, _ in arrivals_of(costs)]):
@@ -67,8 +72,8 @@ class Listed:
             for earlier, later in pairwise(map(costs.units.number, line)):
                 self._behind[earlier] = later
                 self._missing[later] += 1
-        self._now_s = self.makespan_s = 0.0
-        self.start_s: dict[Task, float] = {}
+        self._now_s = self._arrived_s = 0.0
+        self._start_s: dict[int, float] = {}
         self._channels, devices = Channels(costs.cluster), range(len(costs.cluster))
         self._heap: list[tuple[float, int, int, Any]] = []
         self._counter = 0
@@ -87,7 +92,13 @@ class Listed:
     @property
     def is_complete(self) -> bool:
         """Whether every task ran."""
-        return len(self.start_s) == len(self._missing)
+        return len(self._start_s) == len(self._missing)
+
+    @cached_property
+    def start_s(self) -> dict[Task, float]:
+        """When each task starts, in this order; incomplete if fixed lines contradict each other."""
+        task = self._costs.units.task
+        return {task(number): begin_s for number, begin_s in self._start_s.items()}
 
     @property
     def step_s(self) -> float:
@@ -115,8 +126,9 @@ class Listed:
                 if self._idle[device]:
                     self._begin_on(device)
             if not heap:
+                self.makespan_s = max(self._now_s, self._arrived_s)
                 return
-            self._now_s = self.makespan_s = heap[0][0]
+            self._now_s = heap[0][0]
 
     def _begin_on(self, device: int) -> None:
         ready, live = self._ready[device], self._live[device]
@@ -129,11 +141,11 @@ class Listed:
         microbatch, unit = divmod(number, self._width)
         live.setdefault(microbatch, self._parts[device])
         self._idle[device] = False
-        self.start_s[self._costs.units.task(number)] = self._now_s
+        self._start_s[number] = self._now_s
         end_s = self._now_s + self._own_s[number]
         self._at(end_s, _END, number)
         if unit < self._runs:
-            for send, last in self._costs.sends_before_end[unit]:
+            for send, last in self._before_end[unit]:
                 self._at(end_s - send.rest_s, _MADE, microbatch, unit, send, last)
             if microbatch + 1 < self._microbatches:
                 self._upload(microbatch + 1, unit)
@@ -158,7 +170,7 @@ class Listed:
             self._meet(number + self._width)
         if number in self._behind:
             self._meet(self._behind[number])
-        for send, last in self._costs.sends_at_end[unit]:
+        for send, last in self._at_end[unit]:
             self._send(microbatch, unit, send, last)
 
     def _arrive(self, first: int, readers: Sequence[int]) -> None:
@@ -174,14 +186,17 @@ class Listed:
             self._awake.add(device)
 
     def _upload(self, microbatch: int, run: int) -> None:
-        for send in self._costs.uploads[run]:
+        for send in self._uploads[run]:
             self._send(microbatch, run, send, True)
 
     def _send(self, microbatch: int, unit: int, send: Send, last: bool) -> None:
         """Send a tensor; if it is the last that its readers wait for, they are told when it arrives."""
         _, end_s = self._channels.book(send.source, send.target, self._now_s, send.duration_s)
-        first = microbatch * self._width + (self._runs if unit >= self._runs else 0)
-        self._at(end_s, _ARRIVAL, first, send.readers if last else ())
+        if last:
+            first = microbatch * self._width + (self._runs if unit >= self._runs else 0)
+            self._at(end_s, _ARRIVAL, first, send.readers)
+        else:
+            self._arrived_s = max(self._arrived_s, end_s)
 
     def _at(self, time_s: float, kind: int, *what: Any) -> None:
         self._counter += 1

@@ -29,13 +29,39 @@ class PipelineMemory:
     curve: list[list[tuple[int, int]]]
 
 
-def memory_of(costs: PipelineCosts, order: Sequence[Task], replay: Replay | None = None) -> PipelineMemory:
+def memory_of(costs: PipelineCosts, order: Sequence[Task], replay: Replay) -> PipelineMemory:
     """Go through a list."""
     return _Ledger(costs, replay).walk(order)
 
 
+def needed_bytes(costs: PipelineCosts, order: Sequence[Task]) -> list[int]:
+    """By device, the most that a list needs: what other streams used comes back at once.
+
+    It is more than a device has where the peak of `memory_of` is, whatever the times.
+    """
+    taken, runs = costs.bytes, len(costs.units.stage_of_run)
+    live, peak = list(taken.always), [max(pair) for pair in zip(taken.always, taken.stepping, strict=True)]
+    first, later = [
+        [
+            [(at, max(rise, net), net - late - sent) for at, rise, net, late, sent in changes]
+            for changes in (*taken.forward, *backward)
+        ]
+        for backward in (taken.first_backward, taken.backward)
+    ]
+    for phase, microbatch, unit in order:
+        for device, most, net in (later if microbatch else first)[
+            unit if phase == "forward" else runs + unit
+        ]:
+            peak[device] = max(peak[device], live[device] + most)
+            live[device] += net
+    microbatches = 1 + max([task.microbatch for task in order], default=-1)
+    for device, (returned, _) in enumerate(taken.returned):
+        peak[device] = max(peak[device], live[device] + microbatches * returned)
+    return peak
+
+
 class _Ledger:
-    def __init__(self, costs: PipelineCosts, replay: Replay | None) -> None:
+    def __init__(self, costs: PipelineCosts, replay: Replay) -> None:
         self._costs, self._units = costs, costs.units
         self._limits = [device.memory_bytes for device in costs.cluster.devices]
         self._live = list(costs.bytes.always)
@@ -43,13 +69,12 @@ class _Ledger:
         self._curve = [[(0, live)] for live in self._live]
         self._position, self._now_s = 0, 0.0
         self._late: list[list[tuple[float, int]]] = [[] for _ in self._live]
-        self._streams = None if replay is None else _Streams(replay, len(self._live))
+        self._streams = _Streams(replay, len(self._live))
 
     def walk(self, order: Sequence[Task]) -> PipelineMemory:
         for position, task in enumerate(order):
             self._position = position
-            if self._streams is not None:
-                self._now_s = self._streams.issue(position, task)
+            self._now_s = self._streams.issue(position, task)
             self._change(self._changes(task))
         microbatches = 1 + max([task.microbatch for task in order], default=-1)
         for device, (returned, kept) in enumerate(self._costs.bytes.returned):
@@ -76,9 +101,6 @@ class _Ledger:
                 self._come_back(device)
             self._add(device, rise_bytes)
             self._add(device, net_bytes - rise_bytes)
-            if self._streams is None:
-                self._add(device, -late_bytes - sent_bytes)
-                continue
             heappush(self._late[device], (self._streams.computed_s[device], late_bytes))
             heappush(self._late[device], (self._streams.sent_s[device], sent_bytes))
 

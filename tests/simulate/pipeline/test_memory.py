@@ -1,11 +1,14 @@
 """Bytes of a pipeline: hand-worked, and all given back."""
 
+from dataclasses import replace
+
 import pytest
 from records.pipeline.chains import chain, over
 from simulate.pipeline.random_pipelines import random_pipeline
 
 from baechi.records import Link, Plan
-from baechi.simulate.pipeline import costs_of, memory_of, ordered
+from baechi.simulate.pipeline import Replay, costs_of, memory_of, ordered
+from baechi.simulate.pipeline.memory import needed_bytes
 
 
 def two_layers(**more: float) -> Plan:
@@ -45,6 +48,33 @@ def test_in_flight_is_what_costs() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
+def test_what_is_needed_tells_whether_it_fits(accumulate: bool) -> None:
+    """Allocators wait for what is late where a device would be full, so times do not matter for that."""
+    too_full = 0
+    for seed in range(100):
+        pipeline = random_pipeline(seed)
+        plan, m = pipeline.plan, pipeline.microbatches
+        plan.graph.graph["accumulate"] = accumulate
+        for place, name in enumerate(plan.graph.placed()):
+            plan.graph.nodes[name].update(
+                saved_bytes=10 + place, output_bytes=30 + place, temp_bytes=place, grad_bytes=5, param_bytes=4
+            )
+        costs = costs_of(plan)
+        needed = needed_bytes(costs, pipeline.order)
+        for less in (0, 1, 5):  # than is needed
+            devices = [
+                replace(one, memory_bytes=max(0, size - less))
+                for one, size in zip(plan.cluster.devices, needed, strict=True)
+            ]
+            tight = replace(costs, cluster=replace(plan.cluster, devices=tuple(devices)))
+            peaks = memory_of(tight, pipeline.order, Replay(tight, m, pipeline.order)).peak_bytes
+            full = [peak > one.memory_bytes for peak, one in zip(peaks, devices, strict=True)]
+            assert full == [size > one.memory_bytes for size, one in zip(needed, devices, strict=True)]
+            too_full += sum(full)
+    assert too_full > 100
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
 def test_all_is_given_back(accumulate: bool) -> None:
     """After the last task a device holds what is always there, and the new gradients."""
     for seed in range(100):
@@ -56,7 +86,8 @@ def test_all_is_given_back(accumulate: bool) -> None:
                 saved_bytes=10 + place, output_bytes=30 + place, temp_bytes=place, grad_bytes=5, param_bytes=4
             )
         costs = costs_of(pipeline.plan)
-        memory = memory_of(costs, pipeline.order)
+        replay = Replay(costs, pipeline.microbatches, pipeline.order)
+        memory = memory_of(costs, pipeline.order, replay)
         for device, curve in enumerate(memory.curve):
             own = [stage for stage, where in enumerate(costs.units.device_of) if where == device]
             left = sum([costs.bytes.gradients[stage] for stage in own])

@@ -10,7 +10,7 @@ from baechi.records.pipeline.merge import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.list_scheduler import Listed
-from baechi.simulate.pipeline.memory import memory_of
+from baechi.simulate.pipeline.memory import memory_of, needed_bytes
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
 
@@ -106,7 +106,7 @@ def all_tried(
         if order is None:
             ranks = RULES[rule](costs, microbatches)
             order = tuple(Listed(costs, microbatches, ranks, limits, in_code_order=True).start_s)
-        peaks = tuple(memory_of(costs, order).peak_bytes) if quick else ()
+        peaks = tuple(needed_bytes(costs, order)) if quick else ()
         if quick and not _fit(costs, peaks):
             found.append(Tried(rule, limits, order, schedule.step_s, peaks, fits=False))
         else:
