@@ -138,7 +138,8 @@ def inlined(function: Function) -> Function:
         return function
     from numba.extending import register_jitable
 
-    register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    # a call that is not inlined hands over each array as seven numbers, hundreds in all
+    register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)(function)
     return function
 
 
