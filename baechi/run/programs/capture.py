@@ -78,10 +78,15 @@ _PLAIN = {
     ("share storage",): "what the code writes shares memory with other buffers or inputs, so clone() it",
     ("autograd.grad",): "the code takes gradients inside of its forward, which programs cannot",
     ("setattr() on Tensor.requires_grad",): "the code lets a tensor require a gradient",
+    ("failed to run FX node",): "torch cannot run an operator on what this call gives",
+    ("assertion failed", "(bool: False)"): "an assertion of the code does not hold",
     ("data-dependent",): "the code decides by the values of a tensor",
     ("marked as skipped",): "the code calls what torch's compiler does not follow",
 }
 """What torch's messages say, in plain words."""
+
+_RAISED = "Developer debug context: raised exception "
+"""What torch's compiler says before an exception that the code raises."""
 
 _LOGS = "debug", "info", "warn", "error", "critical", "exception", "log"
 
@@ -586,6 +591,9 @@ def _reason(model: nn.Module, error: BaseException) -> str:
     said = lines[0] if lines else type(error).__name__
     explained = next((line for line in lines if line.startswith(("Explanation:", "Caused by:"))), "")
     where = line_in(getattr(error, "real_stack", None) or ())
+    raised = next((line.removeprefix(_RAISED) for line in lines if line.startswith(_RAISED)), "")
+    if raised:
+        return f"the code of this {type(model).__name__} raises {raised}{where and f', at {where}'}"
     return (
         f"this {type(model).__name__} does not run as programs: {_plain(text)}{said}"
         f"{explained and f' ({explained})'}"

@@ -44,6 +44,11 @@ def pipelined(model: nn.Module, inputs: Any, *, microbatches: int = 3, **options
     return cluster
 
 
+def assert_columns(x: Tensor, columns: int) -> None:
+    """An assertion about a shape."""
+    assert x.shape[1] == columns
+
+
 def assert_at_most(x: Tensor, bound: int) -> None:
     """An assertion as it is written: pytest makes others of those in test files."""
     assert x.max().item() <= bound

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from run.pipeline.by_loop import assert_same_gradients
-from run.pipeline.nets import assert_at_most
+from run.pipeline.nets import assert_at_most, assert_columns
 from run.programs.test_calls import AUTO, EXACT, Net, X, Y, pair, programs, trained
 from torch import Tensor, nn
 
@@ -100,6 +100,30 @@ def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
     assert_same_gradients(model, plain)
     assert sum(why in one for one in told.said) == 1
     assert not programs(model)
+
+
+class Picky(Net):
+    """Code that raises."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        if len(x) % 2:
+            raise ValueError(f"it takes pairs, and not {len(x)} rows")
+        assert_columns(x, 6)
+        return super().forward(x, y)
+
+
+def test_what_the_code_raises_is_said() -> None:
+    """So is an assertion, and what torch cannot compute; the model runs afterwards."""
+    model, plain = pair(Picky)
+    with pytest.raises(
+        baechi.CompileError, match=r"raises ValueError\('it takes pairs, and not 7 rows'\), at"
+    ):
+        model(X[:7], Y[:7])
+    with pytest.raises(baechi.CompileError, match="an assertion of the code does not hold"):
+        model(X[:, :5], Y)
+    with pytest.raises(baechi.CompileError, match=r"cannot run an operator .* broadcast"):
+        model(X, Y[:3, :5])
+    assert torch.equal(trained(model, X, Y), trained(plain, X, Y)) and programs(model)
 
 
 class Asserts(Net):
