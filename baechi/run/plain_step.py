@@ -141,7 +141,6 @@ def _run_in_part(
         turn, step.inside = next(step.turns), place
         try:
             if objects:
-                step.full.append(call)
                 result = _with_objects(
                     _Reached(module, runtime, glue, facts, call, turn), (args, kwargs), objects
                 )
@@ -199,7 +198,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
     step, device = glue.step, facts.place
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
-        tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
+        objects: list[Any] = []
+        tensors = plain_tensors(args, kwargs, objects) if step.short and not facts.reaches else None
         lies_here = facts.lies_here if step.boundary is None else step.boundary.here(facts.lies_here)
         here = plain = tensors is not None and all(map(lies_here, tensors))
         if tensors is not None and not here:  # then it must make no difference that some are copies
@@ -207,9 +207,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
             writes = len(tensors) > 1 and facts.writes(module)
             plain = not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
         if plain:
-            result = _with_plain_arguments(reached, (args, kwargs), here=here)
+            result = _with_plain_arguments(reached, (args, kwargs), objects, here=here)
         else:
-            step.full.append(call)
             result = _with_any_arguments(reached, (args, kwargs))
         if step.reorder is None or not step.reorder.launching:
             step.send_ahead(call, result)
@@ -223,8 +222,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> Any:
-    """Run a layer whose arguments are plain; what comes back is the same as with any arguments."""
+def _with_plain_arguments(reached: _Reached, values: Plain, objects: list[Any], *, here: bool) -> Any:
+    """Run a layer whose arguments are plain, or objects: what comes back is as with any arguments."""
     module, facts, step = reached.module, reached.facts, reached.glue.step
     place, loans = facts.place, None
     if not here:
@@ -234,7 +233,10 @@ def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> An
         step.may_write(values, list(facts.weights(module)))
         if facts.name not in reached.runtime.writes_given:
             step.may_write_anything(place)
-    result = _run_there(module, step, place, reached.call, (args, kwargs))
+    if objects:
+        result = _with_objects(reached, (args, kwargs), objects)
+    else:
+        result = _run_there(module, step, place, reached.call, (args, kwargs))
     if loans is None:
         step.stamp(result, place, reached.turn, renew=True)
         return result
@@ -272,6 +274,7 @@ def _with_objects(reached: _Reached, values: tuple[Any, Any], objects: list[Any]
     """Run a layer that may reach tensors in objects that it is given, or as capture saw."""
     module, facts, step = reached.module, reached.facts, reached.glue.step
     name, device, backend, (args, kwargs) = facts.name, facts.place, step.backend, values
+    step.full.append(reached.call)
     reach: AbstractContextManager[Any] = nullcontext()
     own = forward_to_run(module)
     if name in reached.runtime.reaching or hides_elsewhere(step, device, objects):

@@ -21,10 +21,23 @@ _PLAIN = (int, float, complex, str, bytes, torch.dtype, torch.device, torch.layo
 _NO_OBJECTS = (*_PLAIN, type(None), torch.Tensor, list, tuple, Mapping)
 
 
-def plain_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-    """The tensors among plain arguments, in the order of the code, each as often as it is there."""
+def plain_tensors(
+    args: tuple[Any, ...], kwargs: dict[str, Any], objects: list[Any] | None = None
+) -> list[torch.Tensor] | None:
+    """The tensors among plain arguments, in the order of the code, each as often as it is there.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        objects: if given, there may be objects, too, which are added to it.
+
+    Returns:
+        The tensors; None if other values are among the arguments.
+    """
     found: list[torch.Tensor] = []
-    if not _collect(args, found) or (kwargs and not _collect(tuple(kwargs.values()), found)):
+    if not _collect(args, found, objects) or (
+        kwargs and not _collect(tuple(kwargs.values()), found, objects)
+    ):
         return None
     return found
 
@@ -54,7 +67,9 @@ def has_list(values: Iterable[Any]) -> bool:
     return False
 
 
-def _collect(values: list[Any] | tuple[Any, ...], found: list[torch.Tensor]) -> bool:
+def _collect(
+    values: list[Any] | tuple[Any, ...], found: list[torch.Tensor], objects: list[Any] | None
+) -> bool:
     """Add the tensors among some values, at any depth of lists; returns whether all values are plain."""
     for value in values:
         kind = type(value)
@@ -62,10 +77,12 @@ def _collect(values: list[Any] | tuple[Any, ...], found: list[torch.Tensor]) -> 
             found.append(value)
         elif kind not in _NO_TENSORS:
             if kind is tuple or kind is list:
-                if not _collect(value, found):
+                if not _collect(value, found, objects):
                     return False
             elif isinstance(value, torch.Tensor):
                 found.append(value)
-            else:
+            elif objects is None or not is_object(value):
                 return False
+            else:
+                objects.append(value)
     return True

@@ -13,6 +13,7 @@ from run.pipeline.by_loop import assert_same_gradients
 from run.pipeline.nets import noise, pipelined, seeded
 from torch import Tensor, nn
 
+from baechi.errors import BaechiError
 from baechi.run import calls, plain_step
 from baechi.run.steady import paths
 from baechi.run.step.glue import GlueMode
@@ -26,6 +27,7 @@ class Frame:
 
     def __init__(self) -> None:
         self.shift: Tensor | None = None
+        self.inner: Tensor | None = None
 
 
 TURNS: Counter[str] = Counter()
@@ -44,34 +46,48 @@ class Shifts(nn.Linear):
         if TURNS[self.name] in self.microbatches and frame.shift is not None:
             result = result + frame.shift.exp()
         TURNS[self.name] += 1
-        frame.shift = result
+        frame.shift, frame.inner = result, result * 2
         return result
 
 
+class Both(nn.Linear):
+    """It is given two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return super().forward(x).tanh() * y
+
+
 class Chain(nn.Module):
-    """Two layers and an op on the first device, three on the second, and one more on the first."""
+    """Four layers and ops on the first device, five on the second, and two more on the first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.c, self.d, self.f = (nn.Linear(4, 4) for _ in range(5))
+        self.a, self.b, self.c, self.d, self.f, self.z = (nn.Linear(4, 4) for _ in range(6))
         self.norm, self.act, self.e, self.g = nn.BatchNorm1d(4), nn.GELU(), Shifts("e"), Shifts("g")
-        self.beside = False
+        self.h = Both()
+        self.beside = self.unseen = self.later = False
 
     def forward(self, x: Tensor) -> Tensor:
         frame = Frame()
         first = self.b(self.a(x).sigmoid())
         second = self.e(first * 2, frame)
+        if not self.later:
+            second = self.z(frame.inner if self.unseen else second)
         third = self.d(self.act(self.norm(self.c(second))).relu())
         if self.beside:
             third = third + first
-        result: Tensor = self.f(self.g(third, frame) + second)
+        result: Tensor = self.h(self.f(self.g(third, frame) + second), second)
+        if self.later:
+            result = self.z(result)
         return result.square().mean()
 
 
-WHERE = {"a": 0, "b": 0, "e": 0, "c": 1, "norm": 1, "act": 1, "d": 1, "g": 1, "f": 0}
-FIRST = {"a", "c", "f"}
-"""The layers with which runs begin: a microbatch waits before them, or is given what lies elsewhere."""
-LAYERS = set(WHERE)
+WHERE = dict.fromkeys("abezfh", 0) | dict.fromkeys(["c", "norm", "act", "d", "g"], 1)
+FIRST = {"a", "c", "f", "h"}
+"""The layers with which runs begin, and one that is given what another part made on its device."""
 
 
 def hook(model: Any) -> None:
@@ -113,6 +129,16 @@ def other_way(model: Any) -> None:
     model.beside = True
 
 
+def unseen(model: Any) -> None:
+    """A layer is given what another one made inside."""
+    model.unseen = True
+
+
+def later(model: Any) -> None:
+    """The code calls a layer of the first stage in the last one."""
+    model.later = True
+
+
 def hidden_in_all(model: Any) -> None:
     """A layer takes a tensor of another part from an object that it is given."""
     model.g.microbatches = (0, 1, 2)
@@ -136,6 +162,8 @@ CHANGES: list[tuple[Callable[[Any], None], set[str]]] = [
     (frozen, set()),
     (layer, {"act"}),
     (other_way, set()),
+    (unseen, {"z"}),
+    (later, {"z"}),
     (hidden_in_all, set()),
     (hidden_in_one, set()),
     (nothing, set()),
@@ -201,11 +229,45 @@ def test_it_is_left(
     model, plain, cluster = placed()
     for _ in range(4):  # the judge looks at the first, second and fourth
         check(FIRST)
-    assert set(reached) == LAYERS
+    assert set(reached) == set(WHERE)
     change(plain)
     change(model)
     for _ in range(3):
         check(FIRST | left)
+
+
+class Counts(nn.Linear):
+    """It counts its calls in a buffer, and returns it."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.count += 1
+        return super().forward(x), self.count
+
+
+class ReadsLater(nn.Module):
+    """The second layer of the last stage is given a buffer that one of the first stage writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.c, self.f, self.h = Counts(), nn.Linear(4, 4), nn.Linear(4, 4), Both()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result, count = self.a(x)
+        result = self.h(self.f(self.c(result)), count)
+        return result.square().mean()
+
+
+def test_a_buffer_that_is_written_elsewhere_is_seen() -> None:
+    """It is refused, as on the full path."""
+    model = seeded(ReadsLater)
+    where = {"a": 0, "c": 1, "f": 0, "h": 0}
+    pipelined(model, X, device_map=where, order="gpipe", loss_weights="rows", coupled="accept")
+    with pytest.raises(BaechiError, match="written by its layer in forward, and read in another stretch"):
+        model(X)
 
 
 def test_ops_take_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,12 +125,12 @@ class LaneStep(Step):
         """Where a functional op runs, if it reads what its own part made, and goes on there; else None."""
         if not given:
             return None
-        place_of, shared, homes = self.backend.place_of, self._shared, self._weights.homes
+        place_of, shared = self.backend.place_of, self._shared
         now, recorded, place = self.parts.now, torch.is_grad_enabled(), place_of(given[0])
         if place not in self.backend.names or (recorded and (now is None or now.place != place)):
             return None
         for tensor in given:
-            if place_of(tensor) != place or shared.has(tensor) or id(tensor) in homes:
+            if place_of(tensor) != place or shared.has(tensor):
                 return None
             if recorded and self.parts.part_of(tensor) not in (None, now):
                 return None
