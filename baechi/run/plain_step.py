@@ -91,6 +91,8 @@ def run_layer(
     reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
     # what the full path does and this leaves out: transfers, their order with writes, streams, clock, turns
     fast = step.swift and reads and not kwargs and not facts.reaches and place in step.bare
+    if step.boundary is not None and step.inside is None:
+        return _run_in_part(module, runtime, glue, facts, args, kwargs)
     if not fast or step.inside is not None:
         return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
     depth, lies_here = glue.leave(), facts.lies_here
@@ -118,6 +120,43 @@ def run_layer(
         step.inside = None
         glue.come_back(depth)
     return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
+
+
+def _run_in_part(
+    module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
+) -> Any:
+    """Run a layer that a microbatch's code has reached."""
+    step, place = glue.step, facts.place
+    boundary, reads = step.boundary, not facts.writes(module)
+    assert boundary is not None
+    depth = glue.leave()  # what is asked of tensors here is no code of the model
+    try:
+        # what the full path does and this leaves out: transfers, cuts, turns of lanes
+        fast = step.short and reads and not facts.reaches
+        objects: list[Any] = []
+        values = (*args, *kwargs.values()) if kwargs else args
+        call = boundary.reach_here(facts, values, objects) if fast else None
+        if call is None:
+            return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
+        turn, step.inside = next(step.turns), place
+        try:
+            if objects:
+                result = _with_objects(
+                    _Reached(module, runtime, glue, facts, call, turn), (args, kwargs), objects
+                )
+            else:
+                result = _run_there(module, step, place, call, (args, kwargs))
+            step.stamp(result, place, turn, renew=True)
+            step.send_ahead(call, result)
+            return result
+        except Exception as error:
+            hidden = hidden_elsewhere(step, place, args, kwargs) if isinstance(error, RuntimeError) else ""
+            note_where(error, layer=facts.name, kind=type(module).__name__, device=place, cure=hidden)
+            raise
+        finally:
+            step.inside = None
+    finally:
+        glue.come_back(depth)
 
 
 class _Reached(NamedTuple):
@@ -159,7 +198,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
     step, device = glue.step, facts.place
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
-        tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
+        objects: list[Any] = []
+        tensors = plain_tensors(args, kwargs, objects) if step.short and not facts.reaches else None
         lies_here = facts.lies_here if step.boundary is None else step.boundary.here(facts.lies_here)
         here = plain = tensors is not None and all(map(lies_here, tensors))
         if tensors is not None and not here:  # then it must make no difference that some are copies
@@ -167,9 +207,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
             writes = len(tensors) > 1 and facts.writes(module)
             plain = not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
         if plain:
-            result = _with_plain_arguments(reached, (args, kwargs), here=here)
+            result = _with_plain_arguments(reached, (args, kwargs), objects, here=here)
         else:
-            step.full.append(call)
             result = _with_any_arguments(reached, (args, kwargs))
         if step.reorder is None or not step.reorder.launching:
             step.send_ahead(call, result)
@@ -183,8 +222,8 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> Any:
-    """Run a layer whose arguments are plain; what comes back is the same as with any arguments."""
+def _with_plain_arguments(reached: _Reached, values: Plain, objects: list[Any], *, here: bool) -> Any:
+    """Run a layer whose arguments are plain, or objects: what comes back is as with any arguments."""
     module, facts, step = reached.module, reached.facts, reached.glue.step
     place, loans = facts.place, None
     if not here:
@@ -194,15 +233,10 @@ def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> An
         step.may_write(values, list(facts.weights(module)))
         if facts.name not in reached.runtime.writes_given:
             step.may_write_anything(place)
-    own = forward_to_run(module)
-    if place in step.bare:
-        result = own(*args, **kwargs)
+    if objects:
+        result = _with_objects(reached, (args, kwargs), objects)
     else:
-        step.backend.spend("layer_call", place)
-        with step.backend.at(place, reached.call) as note:
-            result = own(*args, **kwargs)
-            if note is not None:
-                note(result)
+        result = _run_there(module, step, place, reached.call, (args, kwargs))
     if loans is None:
         step.stamp(result, place, reached.turn, renew=True)
         return result
@@ -210,27 +244,48 @@ def _with_plain_arguments(reached: _Reached, values: Plain, *, here: bool) -> An
     return loans.settle(result)
 
 
+def _run_there(module: nn.Module, step: Step, place: str, call: str, values: Plain) -> Any:
+    """Run a layer's own forward on its device."""
+    own, (args, kwargs) = forward_to_run(module), values
+    if place in step.bare:
+        return own(*args, **kwargs)
+    step.backend.spend("layer_call", place)
+    with step.backend.at(place, call) as note:
+        result = own(*args, **kwargs)
+        if note is not None:
+            note(result)
+    return result
+
+
 def _with_any_arguments(reached: _Reached, values: tuple[Any, Any]) -> Any:
     module, runtime, facts, step = reached.module, reached.runtime, reached.facts, reached.glue.step
-    name, device, backend = facts.name, facts.place, step.backend
     writes = facts.writes(module)
-    reach: AbstractContextManager[Any] = nullcontext()
-    (args, kwargs), loans = step.lend(values, device, writes=writes)
-    own = forward_to_run(module)
-    if name in runtime.reaching or hides_elsewhere(step, device, loans.objects):
-        reach, own = Reach(step, device, name, reached.turn), written_forward(module, name)
+    (args, kwargs), loans = step.lend(values, facts.place, writes=writes)
     if writes:
         step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
-        if name not in runtime.writes_given:
-            step.may_write_anything(device)
+        if facts.name not in runtime.writes_given:
+            step.may_write_anything(facts.place)
+    result = _with_objects(reached, (args, kwargs), loans.objects)
+    step.stamp(loans.made(result), facts.place, reached.turn, renew=True)
+    return loans.settle(result)
+
+
+def _with_objects(reached: _Reached, values: tuple[Any, Any], objects: list[Any]) -> Any:
+    """Run a layer that may reach tensors in objects that it is given, or as capture saw."""
+    module, facts, step = reached.module, reached.facts, reached.glue.step
+    name, device, backend, (args, kwargs) = facts.name, facts.place, step.backend, values
+    step.full.append(reached.call)
+    reach: AbstractContextManager[Any] = nullcontext()
+    own = forward_to_run(module)
+    if name in reached.runtime.reaching or hides_elsewhere(step, device, objects):
+        reach, own = Reach(step, device, reached.turn), written_forward(module, name)
     backend.spend("layer_call", device)
     backend.spend("full_call", device)
     with backend.at(device, reached.call) as note, reach:
         result = own(*args, **kwargs)
         if note is not None:
             note(result)
-    step.stamp(loans.made(result), device, reached.turn, renew=True)
-    return loans.settle(result)
+    return result
 
 
 def _inside_another(reached: _Reached, args: Any, kwargs: Any) -> Any:

@@ -4,22 +4,58 @@ Objects, dicts and `torch.device`s are not plain: the full path looks into the f
 the third.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
+
+from baechi.torchlib.private.tensors import REGISTERED_CONTAINERS
 
 _NO_TENSORS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size, slice, type(...)}
 )
 
+_PLAIN = (int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NO_OBJECTS = (*_PLAIN, type(None), torch.Tensor, list, tuple, Mapping)
 
-def plain_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-    """The tensors among plain arguments, in the order of the code, each as often as it is there."""
+
+def plain_tensors(
+    args: tuple[Any, ...], kwargs: dict[str, Any], objects: list[Any] | None = None
+) -> list[torch.Tensor] | None:
+    """The tensors among plain arguments, in the order of the code, each as often as it is there.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        objects: if given, there may be objects, too, which are added to it.
+
+    Returns:
+        The tensors; None if other values are among the arguments.
+    """
     found: list[torch.Tensor] = []
-    if not _collect(args, found) or (kwargs and not _collect(tuple(kwargs.values()), found)):
+    if not _collect(args, found, objects) or (
+        kwargs and not _collect(tuple(kwargs.values()), found, objects)
+    ):
         return None
     return found
+
+
+def is_no_tensor(value: Any) -> bool:
+    """Whether a value is plain, and neither a tensor nor a list of values."""
+    return type(value) in _NO_TENSORS
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is neither plain, nor a tensor, nor a container that may hold some in its items."""
+    kind: Any = type(value)
+    return _are_objects(kind) and kind not in REGISTERED_CONTAINERS
+
+
+@cache
+def _are_objects(kind: Any) -> bool:
+    return not (issubclass(kind, _NO_OBJECTS) or dataclasses.is_dataclass(kind))
 
 
 def has_list(values: Iterable[Any]) -> bool:
@@ -31,13 +67,22 @@ def has_list(values: Iterable[Any]) -> bool:
     return False
 
 
-def _collect(values: list[Any] | tuple[Any, ...], found: list[torch.Tensor]) -> bool:
+def _collect(
+    values: list[Any] | tuple[Any, ...], found: list[torch.Tensor], objects: list[Any] | None
+) -> bool:
     """Add the tensors among some values, at any depth of lists; returns whether all values are plain."""
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind is torch.Tensor:  # most often
             found.append(value)
-        elif type(value) not in _NO_TENSORS:
-            kind = type(value)
-            if (kind is not tuple and kind is not list) or not _collect(value, found):
+        elif kind not in _NO_TENSORS:
+            if kind is tuple or kind is list:
+                if not _collect(value, found, objects):
+                    return False
+            elif isinstance(value, torch.Tensor):
+                found.append(value)
+            elif objects is None or not is_object(value):
                 return False
+            else:
+                objects.append(value)
     return True

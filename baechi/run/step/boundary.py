@@ -5,9 +5,23 @@ from typing import Any, Protocol
 
 import torch
 
+from baechi.run.steady.layers import LayerFacts
+
 
 class Boundary(Protocol):
     """The boundaries between the parts of one microbatch."""
+
+    def reach_here(self, facts: LayerFacts, values: Iterable[Any], objects: list[Any]) -> str | None:
+        """Note that the code reaches a layer, if nothing it is given has to be brought.
+
+        Args:
+            facts: what is known of the layer.
+            values: its arguments.
+            objects: gets those among them that are neither plain nor containers.
+
+        Returns:
+            The layer's name, with the number of its call; None if it is not reached yet.
+        """
 
     def take_in(self, args: Any) -> Any:
         """Prepare the arguments of an `autograd.Function` that the model's code calls.

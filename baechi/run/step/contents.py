@@ -4,7 +4,7 @@ import functools
 import gc
 import sys
 import types
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any
 
 import torch
@@ -26,50 +26,91 @@ _CLOSED_MODULES = (*MACHINERY, "baechi.")
 _STANDARD = frozenset(sys.stdlib_module_names) - {"builtins", "collections", "functools", "types"}
 
 
+Look = Callable[[Any], Iterable[Any]]
+"""From an object, the objects that it refers to."""
+
+Until = Callable[[torch.Tensor], bool]
+
+
 class Contents:
     """The tensors that some values reach.
 
     Args:
         *values: anything, searched to any depth.
+        until: asked of each tensor; the search is over where it says yes.
+
+    Attributes:
+        tensors: what was found.
+        unseen: whether an iterator was found, whose contents cannot be read without using it up.
+        is_met: whether `until` said yes.
     """
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: Any, until: Until | None = None) -> None:
         self.tensors: list[torch.Tensor] = []
-        self.unseen = False
-        """Whether an iterator was found, whose contents cannot be read without using it up."""
+        self.unseen = self.is_met = False
         seen: dict[int, Any] = {}
         waiting = list(reversed(values))
         while waiting:
             item = waiting.pop()
-            if type(item) not in _PLAIN and id(item) not in seen:
-                seen[id(item)] = item
-                waiting += self._look_into(item, type(item))
-
-    def _look_into(self, item: Any, kind: Any) -> Iterable[Any]:
-        """Note one object; returns the objects that it refers to."""
-        if issubclass(kind, torch.Tensor):
-            self.tensors.append(item)
-            return ()
-        if issubclass(kind, (tuple, frozenset)):
-            return members_of(item)
-        if issubclass(kind, _VIEWS):  # a view of a dict refers to that dict only
-            return gc.get_referents(item)
-        if issubclass(kind, types.FunctionType):
-            return (*(item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
-        if issubclass(kind, types.MethodType):
-            return item.__self__, item.__func__
-        if issubclass(kind, functools.partial):
-            return item.func, item.args, item.keywords
-        if issubclass(kind, slice):
-            return item.start, item.stop, item.step
-        if _is_closed(kind) or issubclass(kind, _CLOSED):
-            return ()
-        self.unseen |= issubclass(kind, Iterator)
-        return [inside for table in tables_of(item) for inside in items_of(content_of(table))]
+            kind: Any = type(item)
+            if kind in _PLAIN or id(item) in seen:
+                continue
+            seen[id(item)] = item
+            if issubclass(kind, torch.Tensor):
+                self.tensors.append(item)
+                if until is not None and until(item):
+                    self.is_met = True
+                    return
+                continue
+            look = _look_of(kind)
+            if look is not None:
+                self.unseen |= look is _into_iterator
+                waiting += reversed(list(look(item)))
 
 
 @functools.cache
-def _is_closed(kind: type) -> bool:
-    """Whether objects of a class are not searched, since they hold no tensors: locks, loggers, graphs."""
+def _look_of(kind: Any) -> Look | None:
+    """How to look into objects of a class; None if they hold no tensors: locks, loggers, graphs."""
+    for base, look in _LOOKS:
+        if issubclass(kind, base):
+            return look
     module = str(kind.__module__)
-    return module.partition(".")[0] in _STANDARD or module.startswith(_CLOSED_MODULES)
+    closed = module.partition(".")[0] in _STANDARD or module.startswith(_CLOSED_MODULES)
+    if closed or issubclass(kind, _CLOSED):
+        return None
+    return _into_iterator if issubclass(kind, Iterator) else _into_tables
+
+
+def _into_function(item: Any) -> Iterable[Any]:
+    return (*(item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
+
+
+def _into_method(item: Any) -> Iterable[Any]:
+    return item.__self__, item.__func__
+
+
+def _into_partial(item: Any) -> Iterable[Any]:
+    return item.func, item.args, item.keywords
+
+
+def _into_slice(item: Any) -> Iterable[Any]:
+    return item.start, item.stop, item.step
+
+
+def _into_tables(item: Any) -> Iterable[Any]:
+    return [inside for table in tables_of(item) for inside in items_of(content_of(table))]
+
+
+def _into_iterator(item: Any) -> Iterable[Any]:
+    return _into_tables(item)
+
+
+_LOOKS: tuple[tuple[Any, Look], ...] = (
+    ((tuple, frozenset), members_of),
+    (_VIEWS, gc.get_referents),  # a view of a dict refers to that dict only
+    (types.FunctionType, _into_function),
+    (types.MethodType, _into_method),
+    (functools.partial, _into_partial),
+    (slice, _into_slice),
+)
+"""By class, how to look into its objects."""

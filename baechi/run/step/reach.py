@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from baechi.run.steady.arguments import plain_tensors
+from baechi.run.steady.functions import function_facts
 from baechi.run.step.contents import Contents
 from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.operators.functions import function_name, touched
-from baechi.torchlib.operators.table import rule_of
+from baechi.torchlib.operators.functions import touched
 from baechi.torchlib.private.modes import (
     function_mode_count,
     function_modes,
@@ -25,6 +26,7 @@ from baechi.torchlib.private.modes import (
     push_function_mode,
 )
 from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import Mark, mark_of, stamp
 
 
 class Reach(TorchFunctionMode):
@@ -33,22 +35,22 @@ class Reach(TorchFunctionMode):
     Args:
         step: the step.
         place: where the layer runs.
-        layer: its name.
         turn: the layer's place in the code's order.
     """
 
-    def __init__(self, step: Step, place: str, layer: str, turn: int) -> None:
+    def __init__(self, step: Step, place: str, turn: int) -> None:
         super().__init__()
-        self._step, self._place, self._layer, self._turn = step, place, layer, turn
+        self._step, self._place, self._turn = step, place, turn
+        self._stamps = step.backend.session is None
+        self._made_here: set[Mark] = set()
+        """The marks of memory that functions of this layer made: it lies here, and no other part made it."""
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
-        rule = rule_of(name)
-        if rule.query:
-            return func(*args, **kwargs)
-        if rule.keeps_arguments or rule.leaves:
+        facts = function_facts(func)
+        name, rule = facts.name, facts.rule
+        if rule.query or rule.keeps_arguments or rule.leaves:
             return func(*args, **kwargs)
         if self._all_here(args, kwargs):
             return self._made(func(*args, **kwargs))
@@ -62,24 +64,42 @@ class Reach(TorchFunctionMode):
         Emulated devices outside of `with cluster:` have no other way to know: without this, what the layer
         made would be brought to it once more by each function that takes it.
         """
-        if self._step.backend.session is None:
-            self._step.stamp(result, self._place, self._turn, renew=False)
+        if not self._stamps:
+            return result
+        known, place = self._made_here, self._place
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
+            mark = mark_of(tensor)
+            if mark in known:
+                continue
+            stamp(tensor, place, self._turn, renew=False)
+            # of memory that had a mark before, another part may have made what shows it
+            if mark is None and self._step.short and self._step.backend.place_of(tensor) == place:
+                made = mark_of(tensor)
+                if made is not None:
+                    known.add(made)
         return result
 
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
-        place_of, tensors = self._step.backend.place_of, list(tensors_in(args, kwargs))
-        boundary = self._step.boundary
-        here = all(place_of(tensor) == self._place for tensor in tensors)
-        return here and (boundary is None or not boundary.is_apart(tensors))
+        known = self._made_here
+        given = plain_tensors(args, kwargs)
+        given = list(tensors_in(args, kwargs)) if given is None else given
+        others = [tensor for tensor in given if mark_of(tensor) not in known]
+        place_of, boundary = self._step.backend.place_of, self._step.boundary
+        for tensor in others:
+            if place_of(tensor) != self._place:
+                return False
+        return boundary is None or not others or not boundary.is_apart(others)
 
 
 def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
     """Whether objects may hold tensors that are not on a device."""
-    contents = Contents(*objects)
-    place_of = step.backend.place_of
-    elsewhere = any(place_of(tensor) != place for tensor in contents.tensors)
-    apart = step.boundary is not None and step.boundary.is_apart(contents.tensors)
-    return contents.unseen or elsewhere or apart
+    place_of, boundary = step.backend.place_of, step.boundary
+
+    def is_elsewhere(tensor: torch.Tensor) -> bool:
+        return place_of(tensor) != place or (boundary is not None and boundary.is_apart((tensor,)))
+
+    contents = Contents(*objects, until=is_elsewhere)
+    return contents.is_met or contents.unseen
 
 
 def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:

@@ -20,6 +20,9 @@ _NONE: Mapping[int, Any] = {}
 _PLAIN = (int, float, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
+_NO_CONTAINERS = frozenset({type(None), bool, *_PLAIN})
+
+
 def map_tensors(
     change: TensorMap,
     value: Any,
@@ -35,7 +38,7 @@ def map_tensors(
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if value is None or isinstance(value, _PLAIN):
+    if type(value) in _NO_CONTAINERS or isinstance(value, _PLAIN):
         return value
     if id(value) in known:
         return known[id(value)]
@@ -72,15 +75,17 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
     """Every tensor in the values, in order; see `map_tensors` for where it looks."""
     found: list[torch.Tensor] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)  # to ask first what it is not takes five times as long
+        if kind is torch.Tensor:
             found.append(value)
-        elif value is not None and not isinstance(value, _PLAIN):
-            kind = type(value)
-            if kind is tuple or kind is list:
-                found += tensors_in(*value)
-            elif kind is dict:
-                found += tensors_in(*value.values())
-            else:  # no common container
+        elif kind is tuple or kind is list:
+            found += tensors_in(*value)
+        elif kind is dict:
+            found += tensors_in(*value.values())
+        elif kind not in _NO_CONTAINERS:
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif not isinstance(value, _PLAIN):  # no common container
                 map_tensors(partial(_note, found), value)
     return iter(found)
 

@@ -70,14 +70,17 @@ class Sender:
     def made(self, after: str, turn: int, result: Any) -> list[tuple[torch.Tensor, tuple[str, ...]]]:
         """The tensors that the code made, each with the devices to which it is sent now."""
         found = []
-        for index, tensor in enumerate(tensors_in(result)):
-            site = MakingSite(after, turn, index)
+        tensors = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
+        for index, tensor in enumerate(tensors):
+            site: MakingSite = tuple.__new__(
+                MakingSite, (after, turn, index)
+            )  # without a function in between
             self.sites.put(tensor, site)
             base = base_of(tensor)
-            dense = tensor.layout is torch.strided and not tensor.is_nested and tensor.is_contiguous()
-            shows_all = tensor.numel() == base.numel() and (dense or _elements(tensor) == tensor.numel())
-            if shows_all and self.first_of(tensor) is tensor:
-                self._first.put(base, weakref.ref(tensor))
+            # of what is no view, the code got itself first if nothing else is known: see `first_of`
+            if base is not tensor or self._first.get(tensor) is not None:
+                if tensor.numel() == base.numel() and _shows_all(tensor) and self.first_of(tensor) is tensor:
+                    self._first.put(base, weakref.ref(tensor))
             readers = tuple(self._readers.get(site, ()))
             for place in readers:
                 self._sent[site, place] = None
@@ -98,7 +101,12 @@ class Sender:
         """
         base = base_of(tensor)
         known = self._first.get(base)
-        first = None if known is None else known()
+        if known is not None:
+            first = known()
+        else:
+            first = (
+                base if base is not tensor and self.sites.get(base) is not None and _shows_all(base) else None
+            )
         if first is None or first is tensor:
             return tensor
         return first if _elements(tensor) == base.numel() and is_plain(tensor, first) else tensor
@@ -109,6 +117,12 @@ class Sender:
             self._readers.get(site, {}).pop(place, None)
         self._sent = {}
         self.sites, self._first = WeakTable(), WeakTable()
+
+
+def _shows_all(tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows each element of its memory once."""
+    dense = tensor.layout is torch.strided and not tensor.is_nested and tensor.is_contiguous()
+    return dense or _elements(tensor) == tensor.numel()
 
 
 def _elements(tensor: torch.Tensor) -> int:

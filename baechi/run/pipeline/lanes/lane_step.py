@@ -21,6 +21,8 @@ from baechi.run.pipeline.lanes.lane import Lane
 from baechi.run.pipeline.lanes.route import Route
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
+from baechi.run.steady.arguments import is_no_tensor, is_object
+from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.aliases import base_of, same_view, view_of_original
 from baechi.run.step.call_sites import Site
 from baechi.run.step.copies import Copy, writes_of
@@ -90,6 +92,59 @@ class LaneStep(Step):
             self._shared.read(given)
         return call
 
+    def reach_here(self, facts: LayerFacts, values: Iterable[Any], objects: list[Any]) -> str | None:
+        """What `reach` does where the code goes on in its part, with what was made there, or in no part."""
+        name, number = facts.name, self._calls.get(facts.name, 0)
+        call = f"{name}#{number}" if number else name
+        run = self._route.run_of.get(call)
+        if run is None or run > self._lane.granted:
+            return None
+        now, recorded = self.parts.now, torch.is_grad_enabled()
+        if recorded and (now is None or self.parts.of_stage.get(self._route.stage_of_run[run]) is not now):
+            return None
+        for value in values:
+            if not isinstance(value, torch.Tensor):
+                if not is_no_tensor(value):
+                    if not is_object(value):
+                        return None
+                    objects.append(value)
+                continue
+            if not facts.lies_here(value) or self._sender.sites.get(value) is None:
+                return None
+            if self._shared.has(value) or (recorded and self.parts.part_of(value) not in (None, now)):
+                return None
+        self.backend.spend("lane_layer", self.backend.host)
+        self._calls[name] = number + 1
+        if self.sites is not None:
+            self.sites.reached(call)
+        self._after, self._turn = call, 0
+        self._ops.clear()
+        return call
+
+    def stays_here(self, name: str, given: list[torch.Tensor]) -> str | None:
+        """Where a functional op runs, if it reads what its own part made, and goes on there; else None."""
+        if not given:
+            return None
+        place_of, shared = self.backend.place_of, self._shared
+        now, recorded, place = self.parts.now, torch.is_grad_enabled(), place_of(given[0])
+        if place not in self.backend.names or (recorded and (now is None or now.place != place)):
+            return None
+        for tensor in given:
+            if place_of(tensor) != place or shared.has(tensor):
+                return None
+            if recorded and self.parts.part_of(tensor) not in (None, now):
+                return None
+        if name in self._route.functions:
+            node = self._route.node_at.get(Site(self._after, name, self._ops[name]))
+            run = None if node is None else self._route.run_of.get(node)
+            if run is not None:
+                if run > self._lane.granted:
+                    return None
+                if recorded and self.parts.of_stage.get(self._route.stage_of_run[run]) is not now:
+                    return None
+            self._ops[name] += 1
+        return place
+
     def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> None:
         """Wait until a functional op may run, and choose the part that it belongs to."""
         node = None
@@ -155,6 +210,8 @@ class LaneStep(Step):
                 maker = self._weights.home(tensor, self.parts)
         elif here != place and tensor.requires_grad and id(tensor) not in self._weights.homes:
             return self._copied(tensor, here, place)  # what code that records reads there, without its alias
+        if maker is None and here == place:
+            return tensor
         if maker is None:
             with self._behind(self._first_of(tensor), here, place):
                 return super().bring(tensor, place)
@@ -240,7 +297,8 @@ class LaneStep(Step):
 
     def _send(self, after: str, turn: int, result: Any) -> None:
         for tensor, places in self._sender.made(after, turn, result):
-            self.parts.note(tensor, self.backend.place_of(tensor))
+            if not base_of(tensor).requires_grad:
+                self.parts.note(tensor, self.backend.place_of(tensor))
             if places:
                 self.push(tensor, places)
 

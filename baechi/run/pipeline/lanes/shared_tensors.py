@@ -116,6 +116,10 @@ class SharedTensors:
         place = self._places.get(id(tensor))
         return place is not None and place < len(self._first) and write_count(tensor) == self._first[place]
 
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of these."""
+        return id(tensor) in self._places
+
     def unseen(self, modules: Iterable[nn.Module]) -> list[str]:
         """The buffers that no `look` has seen."""
         found = []
