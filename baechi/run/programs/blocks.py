@@ -7,7 +7,7 @@ compiled   embed,   block,                           head       three instead of
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -18,8 +18,15 @@ from baechi.run.programs.names import BLOCK
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
-Compile = Callable[[fx.GraphModule, Sequence[bool]], Run]
-"""Compiles a graph; of each input it is told whether its strides are sure."""
+Compile = Callable[[fx.GraphModule], Run]
+"""Compiles a graph, for inputs with the strides that their nodes say."""
+
+Check = Literal["never", "once", "always"]
+"""When it is looked whether an input has the strides that its node says.
+
+Guards say it of weights. What programs make has the same strides at each call: shapes are inferred, and
+a kernel's strides may be others, so the first call tells. A written buffer is the user's, or a program's.
+"""
 
 _known: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 """What was compiled in this process, as long as some program runs it."""
@@ -41,23 +48,23 @@ class _Piece:
 
 
 def compiled_by_blocks(
-    module: fx.GraphModule, sure: Sequence[bool], compile: Compile, key: Hashable, name: str
+    module: fx.GraphModule, checks: Sequence[Check], compile: Compile, key: Hashable, name: str
 ) -> Run:
     """Compile a segment: block by block if some are equal.
 
     Args:
         module: the segment.
-        sure: of each input, whether its strides are those that its node says.
+        checks: of each input, when its strides are looked at.
         compile: compiles a graph.
         key: what compiled graphs have to have in common beside their operators.
         name: of the segment.
     """
-    given = dict(zip(module.graph.find_nodes(op="placeholder"), sure, strict=True))
+    given = dict(zip(module.graph.find_nodes(op="placeholder"), checks, strict=True))
     pieces = _pieces(module)
-    keys = [_key(piece, given, key) for piece in pieces]
+    keys = [_key(piece, key) for piece in pieces]
     if len(set(keys)) == len(keys) and not any(one in _known for one in keys):
         whole = _Piece(module, list(given), ())
-        return _compiled(whole, given, compile, _key(whole, given, key))
+        return _compiled(whole, given, compile, _key(whole, key))
     graph, here = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in given:
         here[node] = graph.placeholder(node.name)
@@ -71,20 +78,46 @@ def compiled_by_blocks(
     return code_of(fx.GraphModule(module, graph), name)
 
 
-def _compiled(piece: _Piece, given: dict[fx.Node, bool], compile: Compile, key: Hashable) -> Run:
+def _compiled(piece: _Piece, given: dict[fx.Node, Check], compile: Compile, key: Hashable) -> Run:
     found: Run | None = _known.get(key)
     if found is None:
-        found = _known[key] = compile(piece.module, [given.get(node, False) for node in piece.reads])
-    return found
+        found = _known[key] = compile(piece.module)
+    return _laid(found, piece.reads, [given.get(node, "once") for node in piece.reads])
 
 
-def _key(piece: _Piece, given: dict[fx.Node, bool], more: Hashable) -> Hashable:
+def _laid(run: Run, reads: Sequence[fx.Node], checks: Sequence[Check]) -> Run:
+    """The same for inputs with other strides than those of their nodes."""
+    looks = [(number, node.meta["val"]) for number, node in enumerate(reads)]
+    unsure = [
+        (number, like.shape, like.stride(), check)
+        for (number, like), check in zip(looks, checks, strict=True)
+        if check != "never"
+    ]
+
+    def laid(values: list[Any]) -> Sequence[Any]:
+        nonlocal unsure
+        later = []
+        for one in unsure:
+            number, shape, stride, check = one
+            value = values[number]
+            if value.stride() != stride:
+                same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+                values[number] = same.copy_(value)
+            elif check == "once":
+                continue
+            later.append(one)
+        unsure = later
+        return run(values)
+
+    return laid
+
+
+def _key(piece: _Piece, more: Hashable) -> Hashable:
     """What pieces have in common that one program serves."""
     looks = []
     for node in piece.reads:
         value = node.meta["val"]
-        look = (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None
-        looks.append((look, given.get(node, False)))
+        looks.append((value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None)
     return more, tuple(looks), text_of(piece.module)
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from baechi.backend import AbstractBackend, unwatched
 from baechi.errors import CompileError
 from baechi.records.pipeline.units import Units
-from baechi.run.programs.blocks import compiled_by_blocks
+from baechi.run.programs.blocks import Check, compiled_by_blocks
 from baechi.run.programs.code import code_of
 from baechi.run.programs.joint import Backward, Joint, joined
 from baechi.run.programs.segments import Cutting, Segment, constants_of
@@ -191,10 +191,12 @@ class Compiled:
         position = self.cutting.position.get(node)
         return None if position is None else self._backend.names[self.cutting.device_of(position)]
 
-    def _is_guarded(self, node: fx.Node) -> bool:
-        """Whether guards say what a value looks like: an input that nothing writes."""
+    def _check_of(self, node: fx.Node) -> Check:
+        """When it is looked at the strides of what a segment reads."""
+        if node not in self.joint.inputs:
+            return "once"
         written = [self.joint.inputs[number] for number in self.joint.written]
-        return node in self.joint.inputs and node not in written
+        return "always" if node in written else "never"  # guards say what others look like
 
     def _slot(self, node: fx.Node, place: str | None = None) -> Slot:
         return self._slots.setdefault((node, place), len(self._slots))
@@ -305,8 +307,8 @@ class Compiled:
             device = self._device_at(self.cutting.device_of(segment.position))
             backward = not self.cutting.is_forward(segment.position)
             compile = partial(inductor, device=device, backward=backward)
-            sure = list(map(self._is_guarded, segment.reads))
+            checks = list(map(self._check_of, segment.reads))
             key, name = (device, backward), f"program {segment.position}"
-            return compiled_by_blocks(segment.module, sure, compile, key, name)
+            return compiled_by_blocks(segment.module, checks, compile, key, name)
         with unwatched():
             return code_of(segment.adding(added) if added else segment.module, f"program {segment.position}")

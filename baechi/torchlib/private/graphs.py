@@ -381,14 +381,11 @@ def _as_the_code_draws() -> AbstractContextManager[Any]:
     return found
 
 
-def inductor(
-    module: fx.GraphModule, sure: Sequence[bool], *, device: torch.device, backward: bool
-) -> Callable[[list[Any]], Any]:
+def inductor(module: fx.GraphModule, *, device: torch.device, backward: bool) -> Callable[[list[Any]], Any]:
     """A graph of operators compiled by inductor for a device; it takes a list of inputs, which it empties.
 
     Args:
-        module: the graph; its inputs say what their values look like.
-        sure: of each input, whether its strides are sure to be those.
+        module: the graph; its inputs say what their values look like. Others are refused when it is called.
         device: where it runs.
         backward: whether it is one of backward.
     """
@@ -405,16 +402,10 @@ def inductor(
     with _as_the_code_draws():
         made: Callable[[list[Any]], Any] = compile_inner(module, fakes, is_backward=backward)
 
-    unsure = [(number, *look[:2]) for number, look in enumerate(looks) if not sure[number]]
     called = made
 
     def run(values: list[Any]) -> Any:
         nonlocal called
-        for number, shape, stride in unsure:
-            value = values[number]
-            if value.stride() != stride:  # shapes are inferred: a kernel's strides may be others
-                same = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-                values[number] = same.copy_(value)
         found = called(values)
         called = getattr(made, "current_callable", made)  # the first call ends what tuning had open
         return found

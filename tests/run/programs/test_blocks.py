@@ -63,3 +63,22 @@ def test_compiled_once(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same_gradients(model, plain, 1e-11)
     assert torch.allclose(model(x), plain(x), rtol=1e-12)
     assert len(made) - sum(made) >= 6, made
+
+
+def test_strides_are_looked_at_as_long_as_they_may_differ() -> None:
+    """What a program made with the right strides at the first call is not looked at again."""
+    graph, seen = torch.fx.Graph(), list[list[tuple[int, ...]]]()
+    reads = [graph.placeholder(f"read_{number}") for number in range(4)]
+    for node in reads:
+        node.meta["val"] = torch.empty(2, 3, device="meta")
+
+    def run(values: list[Tensor]) -> list[Tensor]:
+        seen.append([value.stride() for value in values])
+        return values
+
+    laid = blocks._laid(run, reads, ["never", "once", "once", "always"])
+    rows, columns = torch.ones(2, 3), torch.ones(3, 2).T
+    assert torch.equal(laid([columns, rows, columns, rows])[2], columns)
+    assert seen == [[(1, 2), (3, 1), (3, 1), (3, 1)]]
+    laid([columns, columns, columns, columns])
+    assert seen[1] == [(1, 2), (1, 2), (3, 1), (3, 1)]
