@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -184,6 +185,42 @@ def has_changed(table: Any, before: Any) -> bool:
     elif kind is list:
         return len(table) != len(before) or not all(map(is_, table, before))
     return differ(content_of(table), before)
+
+
+class Together:
+    """Many plain tables, and what they hold now: whether they still do is asked of all at once.
+
+    Args:
+        tables: of any kind.
+
+    Attributes:
+        others: those among them of a kind that has to be asked by itself.
+    """
+
+    def __init__(self, tables: Iterable[Any]) -> None:
+        self.others: list[Any] = []
+        self._dicts: list[dict[Any, Any]] = []
+        self._rows: list[Any] = []
+        for table in tables:
+            if type(table) is dict:
+                self._dicts.append(table)
+            elif type(table) in (list, set, deque):
+                self._rows.append(table)
+            else:
+                self.others.append(table)
+        self._sizes = [*map(len, self._dicts), *map(len, self._rows)]
+        self._items = list(self._items_now())
+
+    def hold(self) -> bool:
+        """Whether each holds the very objects that it held. (A set that was filled anew may seem not to.)"""
+        sizes = [*map(len, self._dicts), *map(len, self._rows)]
+        return sizes == self._sizes and all(map(is_, self._items_now(), self._items))
+
+    def _items_now(self) -> Iterable[Any]:
+        values = map(dict.values, self._dicts)
+        return chain(
+            chain.from_iterable(self._dicts), chain.from_iterable(values), chain.from_iterable(self._rows)
+        )
 
 
 def refill(table: Any, content: Any) -> None:

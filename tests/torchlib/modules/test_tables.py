@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baechi.torchlib.modules.tables import content_of, has_changed, refill
+from baechi.torchlib.modules.tables import Together, content_of, has_changed, refill
 
 KEY = (1, 2)
 SAME_KEY = (*KEY, 3)[:2]  # equal, and another object
@@ -42,9 +42,19 @@ CHANGES: list[tuple[str, Callable[[], Any], Callable[[Any], object], bool]] = [
 )
 def test_what_has_changed(make: Callable[[], Any], change: Callable[[Any], object], changes: bool) -> None:
     table = make()
-    before = content_of(table)
-    assert not has_changed(table, before)
+    before, together = content_of(table), Together([{"b": OLD}, table, [NEW]])
+    assert not has_changed(table, before) and together.hold()
     change(table)
     assert has_changed(table, before) == changes
+    by_itself = any(one is table for one in together.others)
+    assert not changes or by_itself or not together.hold()
     refill(table, before)
     assert not has_changed(table, before)
+
+
+def test_items_that_change_places_between_tables_are_seen() -> None:
+    """All tables together hold the same objects in the same order."""
+    one, other = [OLD, NEW], [OLD]
+    together = Together([one, other])
+    other.insert(0, one.pop())
+    assert not together.hold()
