@@ -30,7 +30,7 @@ def test_emulated_steps(ran: list[Emulated]) -> None:
         assert all(row.steps_s.values())
         # a prediction does not know what torch itself takes of the host
         assert row.steps_s["chosen"] >= 0.9 * row.predicted_s
-        assert row.predicted_s >= row.bound_s
+        assert row.predicted_s >= row.bound_s * (1 - 1e-9)  # sums of the same seconds in another order
         assert row.over_textbook <= 1.01
 
 

@@ -22,6 +22,9 @@ from baechi.records import Cluster, LayerGraph
 from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal
 
+CHANCES = st.integers(0, 2**32).map(Random)
+"""What draws numbers that are never equal, as `st.randoms` may let them be."""
+
 HOST = HostCosts(
     layer_call_s=0.2, functional_op_s=0.1, transfer_s=0.15, gradient_transfer_s=0.25, backward_node_s=0.05
 )
@@ -62,25 +65,23 @@ def both(
     return step_s, Rehearsal(graph, cluster)(device_of, place)[0], order
 
 
-@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False), st.booleans())
+@given(layer_graphs(pins=False), clusters(), CHANCES, st.booleans())
 @settings(max_examples=examples(400), deadline=None)
 def test_estimate_is_the_simulation(
     graph: LayerGraph, cluster: Cluster, chance: Random, in_turn: bool
 ) -> None:
     """Every layer once, each after those it depends on, and the same seconds, training or not.
 
-    By priority without inputs: those on one channel are sent in the order that an estimate begins with.
+    Where a device receives one thing at a time, the order of what comes may be another, seldom.
     """
-    inputs = [name for name in graph if graph.nodes[name].get("kind") == "input"]
-    graph, layers = uneven(graph, chance, host=False), len(graph) - len(inputs)
-    if not in_turn:
-        graph.remove_nodes_from(inputs)
+    inputs = sum([graph.nodes[name].get("kind") == "input" for name in graph])
+    graph = uneven(graph, chance, host=False)
     step_s, simulated_s, order = both(graph, cluster, chance, in_turn=in_turn)
-    assert sorted(order) == list(range(layers))
-    assert step_s == pytest.approx(simulated_s, rel=1e-9)
+    assert sorted(order) == list(range(len(graph) - inputs))
+    assert step_s == pytest.approx(simulated_s, rel=1e-9 if cluster.reception == "free" else 0.1)
 
 
-@given(layer_graphs(pins=False, tensors=False), clusters(), st.randoms(use_true_random=False), st.booleans())
+@given(layer_graphs(pins=False, tensors=False), clusters(), CHANCES, st.booleans())
 @settings(max_examples=examples(200), deadline=None)
 def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random, own: bool) -> None:
     """A host that takes its time, in the code's order, in which no call waits; inputs stay on the host."""
@@ -95,7 +96,7 @@ def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random, own: b
 @given(
     layer_graphs(pins=False),
     clusters(),
-    st.randoms(use_true_random=False),
+    CHANCES,
     st.floats(0.3, 1.7) | st.just(1 + 1e-6),
     st.booleans(),
     st.booleans(),
@@ -154,7 +155,7 @@ def test_the_critical_chain() -> None:
     assert [problem.indexed.names[layer] for layer in chain] == ["b", "long", "a"]
 
 
-@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
+@given(layer_graphs(pins=False), clusters(), CHANCES)
 @settings(max_examples=examples(200), deadline=None)
 def test_orders(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
     """By priority, with a busy host that sends some tensors when they are asked for: makers come first."""
