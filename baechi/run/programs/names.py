@@ -6,7 +6,6 @@ from torch import fx, nn
 
 from baechi.records.pipeline.units import NOWHERE, Units
 from baechi.records.plan import Plan
-from baechi.run.weights.match import weights_of
 from baechi.torchlib.private.graphs import tensor_of
 
 RUN = "baechi_run"
@@ -26,9 +25,9 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
 
     An operation of a layer belongs to the layer's run. Others (views, masks, functional ops) belong to the
     run of what they read last, else of their first reader. None reads from a later run. Where one reads a
-    weight that the plan gave to a functional op, that op's run counts, too: there the weight lies.
+    buffer that the plan gave to a functional op, that op's run counts, too: there the buffer is written.
     """
-    run_of_weight = _runs_of_weights(model, plan, units)
+    run_of_buffer = _runs_of_buffers(model, plan, units)
     run_of_layer = {
         name: run
         for name, run in zip(plan.graph.code_order(), units.run_of, strict=True)
@@ -51,9 +50,8 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
         run = max(inner, default=None) or _run_of(node, path_of, run_of_layer)
         before = [runs[one] for one in node.all_input_nodes if one in runs]
         if run is None:
-            before += [
-                run_of_weight[one] for one in map(_weight, node.all_input_nodes) if one in run_of_weight
-            ]
+            buffers = map(_buffer, node.all_input_nodes)
+            before += [run_of_buffer[one] for one in buffers if one in run_of_buffer]
         if run is not None or before:
             runs[node] = max([*before, *([] if run is None else [run])])
     for node in reversed(operations):
@@ -64,17 +62,17 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
         _note(node, RUN, runs[node])
 
 
-def _runs_of_weights(model: nn.Module, plan: Plan, units: Units) -> dict[int, int]:
-    """By `id`, the run of each weight that belongs to a functional op."""
-    weights, found = weights_of(model), dict[int, int]()
+def _runs_of_buffers(model: nn.Module, plan: Plan, units: Units) -> dict[int, int]:
+    """By `id`, the run of each buffer that belongs to a functional op."""
+    buffers, found = dict(model.named_buffers(remove_duplicate=False)), dict[int, int]()
     for name, run in zip(plan.graph.code_order(), units.run_of, strict=True):
         costs = plan.graph.costs(name)
         if run != NOWHERE and costs.kind == "glue":
-            found.update({id(weights[one]): run for one in costs.weights or () if one in weights})
+            found.update({id(buffers[one]): run for one in costs.weights or () if one in buffers})
     return found
 
 
-def _weight(node: fx.Node) -> int:
+def _buffer(node: fx.Node) -> int:
     """The `id` of the tensor that an input of the graph is."""
     return id(tensor_of(node) if node.op == "placeholder" else None)
 
