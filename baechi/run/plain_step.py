@@ -88,11 +88,11 @@ def run_layer(
 ) -> Any:
     """Run a layer that the code has reached."""
     step, place = glue.step, facts.place
+    if step.boundary is not None and step.inside is None:
+        return _run_in_part(module, runtime, glue, facts, args, kwargs)
     reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
     # what the full path does and this leaves out: transfers, their order with writes, streams, clock, turns
     fast = step.swift and reads and not kwargs and not facts.reaches and place in step.bare
-    if step.boundary is not None and step.inside is None:
-        return _run_in_part(module, runtime, glue, facts, args, kwargs)
     if not fast or step.inside is not None:
         return _run_at_its_turn(module, runtime, glue, facts, args, kwargs)
     depth, lies_here = glue.leave(), facts.lies_here
@@ -150,8 +150,7 @@ def _run_in_part(
             step.send_ahead(call, result)
             return result
         except Exception as error:
-            hidden = hidden_elsewhere(step, place, args, kwargs) if isinstance(error, RuntimeError) else ""
-            note_where(error, layer=facts.name, kind=type(module).__name__, device=place, cure=hidden)
+            _note(error, module, step, facts, (args, kwargs))
             raise
         finally:
             step.inside = None
@@ -213,13 +212,18 @@ def _launch(reached: _Reached, args: Any, kwargs: Any) -> Any:
         if step.reorder is None or not step.reorder.launching:
             step.send_ahead(call, result)
     except Exception as error:
-        hidden = hidden_elsewhere(step, device, args, kwargs) if isinstance(error, RuntimeError) else ""
-        note_where(error, layer=facts.name, kind=type(module).__name__, device=device, cure=hidden)
+        _note(error, module, step, facts, (args, kwargs))
         raise
     finally:
         step.inside = outer
         glue.come_back(depth)
     return result
+
+
+def _note(error: Exception, module: nn.Module, step: Step, facts: LayerFacts, values: Plain) -> None:
+    """Note in an error which layer raised it; and tensors that its arguments hide elsewhere."""
+    hidden = hidden_elsewhere(step, facts.place, *values) if isinstance(error, RuntimeError) else ""
+    note_where(error, layer=facts.name, kind=type(module).__name__, device=facts.place, cure=hidden)
 
 
 def _with_plain_arguments(reached: _Reached, values: Plain, objects: list[Any], *, here: bool) -> Any:

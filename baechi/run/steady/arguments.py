@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from baechi.torchlib.private.tensors import REGISTERED_CONTAINERS
+from baechi.torchlib.tensors.pytree import PLAIN
 
 _NO_TENSORS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size, slice, type(...)}
 )
 
-_PLAIN = (int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
-_NO_OBJECTS = (*_PLAIN, type(None), torch.Tensor, list, tuple, Mapping)
+_NO_OBJECTS = (*PLAIN, type(None), torch.Tensor, list, tuple, Mapping)
 
 
 def plain_tensors(

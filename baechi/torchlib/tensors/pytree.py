@@ -17,10 +17,10 @@ Copied = Callable[[Any, Any], None]
 Found = Callable[[Any], None]
 
 _NONE: Mapping[int, Any] = {}
-_PLAIN = (int, float, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = (int, float, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""What holds no tensors."""
 
-
-_NO_CONTAINERS = frozenset({type(None), bool, *_PLAIN})
+_NO_CONTAINERS = frozenset({type(None), bool, *PLAIN})
 
 
 def map_tensors(
@@ -38,7 +38,7 @@ def map_tensors(
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if type(value) in _NO_CONTAINERS or isinstance(value, _PLAIN):
+    if type(value) in _NO_CONTAINERS or isinstance(value, PLAIN):
         return value
     if id(value) in known:
         return known[id(value)]
@@ -85,7 +85,7 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
         elif kind not in _NO_CONTAINERS:
             if isinstance(value, torch.Tensor):
                 found.append(value)
-            elif not isinstance(value, _PLAIN):  # no common container
+            elif not isinstance(value, PLAIN):  # no common container
                 map_tensors(partial(_note, found), value)
     return iter(found)
 

@@ -72,9 +72,7 @@ class Sender:
         found = []
         tensors = (result,) if isinstance(result, torch.Tensor) else tensors_in(result)
         for index, tensor in enumerate(tensors):
-            site: MakingSite = tuple.__new__(
-                MakingSite, (after, turn, index)
-            )  # without a function in between
+            site = MakingSite(after, turn, index)
             self.sites.put(tensor, site)
             base = base_of(tensor)
             # of what is no view, the code got itself first if nothing else is known: see `first_of`

@@ -79,9 +79,7 @@ class LaneStep(Step):
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
         if self.inside is None:
-            self.backend.spend("lane_layer", self.backend.host)
-            self._after, self._turn = call, 0
-            self._ops.clear()
+            self._is_after(call)
             given, hidden = list(tensors_in(args, kwargs)), []
             for one in given:
                 if self._sender.sites.get(one) is None and self.backend.place_of(one) in self.backend.names:
@@ -113,13 +111,17 @@ class LaneStep(Step):
                 return None
             if self._shared.has(value) or (recorded and self.parts.part_of(value) not in (None, now)):
                 return None
-        self.backend.spend("lane_layer", self.backend.host)
         self._calls[name] = number + 1
         if self.sites is not None:
             self.sites.reached(call)
+        self._is_after(call)
+        return call
+
+    def _is_after(self, call: str) -> None:
+        """The code has reached a layer: what it calls now is named after it."""
+        self.backend.spend("lane_layer", self.backend.host)
         self._after, self._turn = call, 0
         self._ops.clear()
-        return call
 
     def stays_here(self, name: str, given: list[torch.Tensor]) -> str | None:
         """Where a functional op runs, if it reads what its own part made, and goes on there; else None."""
