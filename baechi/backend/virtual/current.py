@@ -43,9 +43,10 @@ def open_with(emulator: Emulator, mode: TorchDispatchMode) -> None:
     _open.append((emulator, mode))
 
 
-def close() -> None:
-    """Let no emulator be at work."""
-    _open.clear()
+def close(mode: TorchDispatchMode) -> None:
+    """Let no emulator be at work, if this mode's is."""
+    if _open and _open[0][1] is mode:
+        _open.clear()
 
 
 @contextmanager

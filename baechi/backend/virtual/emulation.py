@@ -37,10 +37,12 @@ from baechi.torchlib.operators.facts import facts_of, flat, is_composite, notes_
 from baechi.torchlib.private.modes import (
     UntracedDispatchMode,
     dispatch_modes,
+    dispatch_notes,
     function_modes_are_on,
     pop_dispatch_mode,
     push_dispatch_mode,
     set_dispatch_modes,
+    set_dispatch_notes,
 )
 from baechi.torchlib.private.operators import composite_kernel, with_views_and_writes_noted
 from baechi.torchlib.shards.weight import ShardedWeight
@@ -77,9 +79,9 @@ class Emulation(UntracedDispatchMode):
         self._contexts = ExitStack()
 
     def __enter__(self) -> Emulation:
-        self._before, self._is_left = dispatch_modes(), False
-        current.open_with(self.emulator, self)
+        self._before, self._notes, self._is_left = dispatch_modes(), dispatch_notes(), False
         try:
+            current.open_with(self.emulator, self)
             self._identity.install()
             self._contexts.enter_context(compiler_aside())
             self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
@@ -105,21 +107,19 @@ class Emulation(UntracedDispatchMode):
     def _leave(self) -> None:
         """Leave torch as it was before. It may be interrupted, and done again.
 
-        Modes are put back from what was there, not by undoing what was entered: whatever was interrupted
-        inside, they may be others than those that were on.
+        Modes, and torch's notes of them, are put back from what was there, not by undoing what was entered:
+        whatever was interrupted inside, they may be others than those that were on.
         """
         if self._is_left:
             return
         try:
-            if self.old_dispatch_mode_flags:  # torch's own notes of this mode: `__exit__` has not begun
-                set_dispatch_modes([*self._before, self])
-                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
             set_dispatch_modes(self._before)
+            set_dispatch_notes(self._notes)
             self._contexts.close()
             self._identity.remove()
             self.emulator.close()
         finally:
-            current.close()
+            current.close(self)
         self._is_left = True
 
     @property

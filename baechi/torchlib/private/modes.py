@@ -61,7 +61,24 @@ dispatch_mode_count: Callable[[], int] = named(
     "torch._C._len_torch_dispatch_stack", "know whether a mode is on that was not on before"
 )
 
+_python_dispatch = named("torch.utils._python_dispatch", "leave torch's notes of dispatch modes as they were")
+_NOTES = [name for name in vars(_python_dispatch) if name.startswith("_is_in_") and "mode" in name]
+_tell_compiler = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+
 _NOTHING = nullcontext()
+
+
+def dispatch_notes() -> dict[str, bool]:
+    """What torch notes for the whole process when a dispatch mode is entered: the compiler looks at it."""
+    return {name: getattr(_python_dispatch, name) for name in _NOTES}
+
+
+def set_dispatch_notes(notes: dict[str, bool]) -> None:
+    """Put those notes back. It may be interrupted, and done again."""
+    for name, value in notes.items():
+        setattr(_python_dispatch, name, value)
+    if _tell_compiler is not None:  # newer than torch 2.9
+        _tell_compiler(notes["_is_in_any_mode_without_ignore_compile_internals"])
 
 
 def makes_fx_graph() -> bool:

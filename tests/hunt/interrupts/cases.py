@@ -16,7 +16,7 @@ import torch.utils.checkpoint
 
 import baechi
 from baechi.torchlib.private.autograd import are_views_replayed
-from baechi.torchlib.private.modes import dispatch_modes, function_modes
+from baechi.torchlib.private.modes import dispatch_modes, dispatch_notes, function_modes
 
 from .interruption import AfterSeconds, AtPoints
 from .modes import MODES, TRAP, Broken, World, expected
@@ -40,6 +40,7 @@ def settings() -> list[Any]:
         torch.autograd.Function.__dict__["apply"],
         torch._functorch.vmap._add_batch_dim,
         torch.utils.checkpoint._checkpoint_without_reentrant_generator,
+        dispatch_notes(),
         *dispatch_modes(),
         *function_modes(),
     ]

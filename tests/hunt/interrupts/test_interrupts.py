@@ -7,6 +7,7 @@ cases the model is restored, and distributed again. More of them:
     PYTHONPATH=.:tests python -m hunt.interrupts --count 300
 """
 
+import contextlib
 import gc
 import os
 import threading
@@ -14,7 +15,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from .cases import Hunt, rss_bytes
+import baechi
+from baechi.backend.virtual import Emulation
+
+from .cases import Hunt, rss_bytes, settings
+from .interruption import AtPoints
 from .modes import MODES
 
 MOST_GROWN_BYTES = 48 * 2**20
@@ -42,6 +47,36 @@ def hunted(mode: str, seeds: range) -> None:
     assert rss_bytes() - grown_from < MOST_GROWN_BYTES
     assert {thread for thread in threading.enumerate() if thread.is_alive()} <= before
     assert hunt.outcomes["interrupted"] > len(seeds) // 3
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_each_point_of_an_emulation(leaving: bool) -> None:
+    """Torch's notes of a mode were taken off another way than they had been put on: the mode stayed.
+
+    (Where `__exit__` itself is interrupted as it begins, Python does not leave the context.)
+    """
+    cluster, before = baechi.Cluster.virtual(2), settings()
+
+    def emulate(interruption: AtPoints) -> None:
+        emulation = Emulation(cluster)
+        if not leaving:
+            interruption.__enter__()
+        try:
+            with emulation:
+                (interruption.__enter__ if leaving else interruption.__exit__)()
+        finally:
+            interruption.__exit__()
+
+    counting = AtPoints()
+    emulate(counting)
+    assert counting.points > 20
+    for point in range(2, counting.points + 1):  # at the first one __enter__ or __exit__ itself begins
+        at = AtPoints((point,))
+        with contextlib.suppress(KeyboardInterrupt):
+            emulate(at)
+        assert settings() == before, at.where
+        with cluster:
+            pass
 
 
 @pytest.mark.parametrize("mode", ["plain", "dispatched"])
