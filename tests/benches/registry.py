@@ -14,6 +14,7 @@ BENCHES = {
     "peers": "pipelines beside torch's own schedules, and plans beside those of other systems",
     "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
+    "programs": "what a step of compiled stages takes of the host, beside the loop and torch.compile",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "training steps beside one device and a plain device map, and what bounds them",
     "witness": "whether the host's time of whole steps is what is predicted",

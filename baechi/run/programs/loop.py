@@ -183,6 +183,7 @@ class Loop:
         self._added: set[tuple[int, str]] = set()
         self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._shared = set(values[0].slot_of) & set(values[-1].slot_of) if len(values) > 1 else set()
+        self._shared |= {id(constant) for one in values for constant in one.compiled.constants.values()}
         self._copies: dict[tuple[int, str], torch.Tensor] = {}
         self._issued: defaultdict[str, deque[Any]] = defaultdict(deque)
         self._versions: list[tuple[torch.Tensor, int]] = []

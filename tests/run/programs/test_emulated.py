@@ -1,6 +1,7 @@
 """Programs on the emulated cluster: steps and peaks as predicted, and the backward of weights apart."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from run.pipeline.nets import noise, seeded
 from torch import Tensor, nn
 
 import baechi
+from baechi.backend.transfer import transfer
+from baechi.run.programs import loop
 
 EXACT = baechi.Stages(backend="aot_eager")
 
@@ -78,6 +81,40 @@ def test_weights_apart_take_no_longer_than_the_code() -> None:
 
 
 @pytest.mark.full
+class _Scaled(nn.Module):
+    """Two layers, each with a number that its code makes a tensor of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) * torch.tensor([0.5])
+        return x.square().mean()
+
+
+def test_constants_are_sent_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They went to their device again for each microbatch: GPT-2 has two for each block."""
+    sent: list[Tensor] = []
+
+    def noted(tensor: Tensor, *rest: Any) -> Tensor:
+        sent.append(tensor)
+        return transfer(tensor, *rest)
+
+    monkeypatch.setattr(loop, "transfer", noted)
+    model, x = seeded(_Scaled), noise(8, 8)
+    plain = copy.deepcopy(model)
+    baechi.distribute(
+        model, x, cluster=baechi.Cluster.virtual(2), microbatches=4, placer="even", compile=EXACT
+    )
+    sent.clear()
+    model(x).backward()
+    plain(x).backward()
+    assert_same_gradients(model, plain)
+    assert len([one for one in sent if one.shape == (1,)]) == 2
+
+
 def test_draws_do_not_depend_on_the_plan() -> None:
     """Microbatches draw the same whether programs run or the code, and wherever layers lie."""
 
