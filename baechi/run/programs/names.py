@@ -24,9 +24,11 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     """Note the run of each operation of a captured graph.
 
     An operation of a layer belongs to the layer's run. Others (views, masks, functional ops) belong to the
-    run of what they read last, else of their first reader. None reads from a later run. Where one reads a
-    buffer that the plan gave to a functional op, that op's run counts, too: there the buffer is written.
+    first run that follows all that they read, else to that of their first reader. None reads from a later
+    run. Where one reads a buffer that the plan gave to a functional op, that op's run counts, too: there the
+    buffer is written.
     """
+    followed = _followed(units)
     run_of_buffer = _runs_of_buffers(model, plan, units)
     run_of_layer = {
         name: run
@@ -52,14 +54,33 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
         if run is None:
             buffers = map(_buffer, node.all_input_nodes)
             before += [run_of_buffer[one] for one in buffers if one in run_of_buffer]
-        if run is not None or before:
-            runs[node] = max([*before, *([] if run is None else [run])])
+        if run is not None:
+            runs[node] = max([*before, run])
+        elif before:
+            runs[node] = _meeting(before, followed)
     for node in reversed(operations):
         if node not in runs:
             runs[node] = min([runs[one] for one in node.users if one in runs], default=0)
     for node in operations:
         runs[node] = max([runs[node], *[runs[one] for one in node.all_input_nodes if one in runs]])
         _note(node, RUN, runs[node])
+
+
+def _followed(units: Units) -> list[set[int]]:
+    """By run, itself and those that it follows, at once or by others."""
+    found: list[set[int]] = []
+    for run, after in enumerate(units.forward_after):
+        found.append({run}.union(*[found[one] for one in after]))
+    return found
+
+
+def _meeting(runs: list[int], followed: list[set[int]]) -> int:
+    """The first run that follows all of these: where two towers meet it is none of theirs.
+
+    In the last of them the other towers' backward would come behind that one's, and run on its device.
+    """
+    last = max(runs)
+    return next((run for run in range(last, len(followed)) if followed[run].issuperset(runs)), last)
 
 
 def _runs_of_buffers(model: nn.Module, plan: Plan, units: Units) -> dict[int, int]:

@@ -80,7 +80,6 @@ def test_weights_apart_take_no_longer_than_the_code() -> None:
     assert taken_s[1] <= taken_s[0]
 
 
-@pytest.mark.full
 class _Scaled(nn.Module):
     """Two layers, each with a number that its code makes a tensor of."""
 
@@ -94,20 +93,24 @@ class _Scaled(nn.Module):
         return x.square().mean()
 
 
-def test_constants_are_sent_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They went to their device again for each microbatch: GPT-2 has two for each block."""
-    sent: list[Tensor] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What programs fetch from other devices."""
+    found: list[Tensor] = []
 
     def noted(tensor: Tensor, *rest: Any) -> Tensor:
-        sent.append(tensor)
+        found.append(tensor)
         return transfer(tensor, *rest)
 
     monkeypatch.setattr(loop, "transfer", noted)
+    return found
+
+
+def test_constants_are_sent_once_a_step(sent: list[Tensor]) -> None:
+    """They went to their device again for each microbatch: GPT-2 has two for each block."""
     model, x = seeded(_Scaled), noise(8, 8)
-    plain = copy.deepcopy(model)
-    baechi.distribute(
-        model, x, cluster=baechi.Cluster.virtual(2), microbatches=4, placer="even", compile=EXACT
-    )
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(2)
+    baechi.distribute(model, x, cluster=cluster, microbatches=4, placer="even", compile=EXACT)
     sent.clear()
     model(x).backward()
     plain(x).backward()
@@ -115,6 +118,35 @@ def test_constants_are_sent_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None
     assert len([one for one in sent if one.shape == (1,)]) == 2
 
 
+class _Meeting(nn.Module):
+    """Two towers, whose vectors are compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.left(x), self.right(x))
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_towers_go_back_where_they_lie(number: int, sent: list[Tensor]) -> None:
+    """The loss lay with one tower: the other's backward ran there, too, and its weights were sent."""
+    model, x = seeded(_Meeting), noise(8, 8)
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(4)
+    split = {"microbatches": number} if number > 1 else {}
+    graph = baechi.profile(model, x, cluster=cluster, training=True, source="estimate", **split)
+    where = ["cpu:0", "cpu:1", "cpu:1", "cpu:2", "cpu:3"]
+    plan = baechi.Plan(graph, cluster, dict(zip(graph.placed(), where, strict=True)))
+    made = baechi.pipeline(plan, number) if number > 1 else plan
+    baechi.distribute(model, plan=made, compile=EXACT)
+    model(x=x).backward()
+    plain(x).backward()
+    assert_same_gradients(model, plain)
+    assert not [one for one in sent if isinstance(one, nn.Parameter)]
+
+
+@pytest.mark.full
 def test_draws_do_not_depend_on_the_plan() -> None:
     """Microbatches draw the same whether programs run or the code, and wherever layers lie."""
 
