@@ -128,8 +128,7 @@ def of_ranks(name: str, size: int, *, steps: int) -> list[OfRank]:
     """
     from run.ranks.processes import ranks
 
-    torch.manual_seed(0)
-    text = in_order(*MODELS[name](), size, MICROBATCHES).to_json()
+    text = in_order(name, size)
     alone_s, _, by_place = least(name, text, steps, by_place=True)
     with ranks(size) as processes:
         answers = processes(least, name, text, steps)
@@ -142,22 +141,24 @@ def of_ranks(name: str, size: int, *, steps: int) -> list[OfRank]:
     return found
 
 
-def in_order(model: nn.Module, batch: dict[str, torch.Tensor], devices: int, microbatches: int) -> Pipeline:
-    """A pipeline whose layers lie in order; what shares a weight with the head lies together.
+def in_order(name: str, devices: int) -> str:
+    """A pipeline whose layers lie in order; what shares a weight lies together.
 
     Args:
-        model: the model.
-        batch: a batch.
+        name: a key of `MODELS`.
         devices: how many.
-        microbatches: how many.
     """
+    torch.manual_seed(0)
+    model, batch = MODELS[name]()
     cluster = baechi.Cluster.virtual(devices, memory="4GiB")
-    graph = baechi.profile(model, batch, cluster=cluster, source="estimate", microbatches=microbatches)
+    graph = baechi.profile(model, batch, cluster=cluster, source="estimate", microbatches=MICROBATCHES)
     names = list(graph.placed())
     device_of = {one: cluster.names[devices * number // len(names)] for number, one in enumerate(names)}
     tied = [one for one in names if any(part in one for part in ("lm_head", "wte", "cross_entropy"))]
     device_of |= {one: device_of[tied[0]] for one in tied}
-    return baechi.pipeline(baechi.Plan(graph, cluster, device_of, tuple(names)), microbatches, "1f1b")
+    return baechi.pipeline(
+        baechi.Plan(graph, cluster, device_of, tuple(names)), MICROBATCHES, "1f1b"
+    ).to_json()
 
 
 def least(

@@ -7,7 +7,7 @@
     inductor        the same with fused kernels
 
 Processor time, kernels included: models are so small that most of it is Python. The ways run in turn, and the
-least of many steps counts. Layers lie in order, equally many on each device.
+least of many steps counts. Layers lie in order, with about equal times on each device ("even").
 """
 
 import time
@@ -22,7 +22,6 @@ from torch import nn
 
 import baechi
 from benches.figures import Figures, table_of
-from benches.host import in_order
 
 _ROWS, _TOKENS, _WIDTH, _WORDS = 8, 12, 32, 101
 _WARM_UP = 4
@@ -149,7 +148,9 @@ def taken(
 
     plain, batch = build()
     steps = {"plain loop": partial(_looped, plain, batch, microbatches)}
-    pipeline = in_order(plain, batch, devices, microbatches)
+    cluster = baechi.Cluster.virtual(devices, memory="4GiB")
+    graph = baechi.profile(plain, batch, cluster=cluster, source="estimate", microbatches=microbatches)
+    pipeline = baechi.pipeline(baechi.place(graph, cluster, "even"), microbatches, "1f1b")
     for way in ways:
         model, _ = build()
         if way == "torch.compile":
