@@ -253,7 +253,7 @@ def replicas_for(
     graph = profile_model(*found, cluster=devices, microbatches=microbatches[0], **of_profile)
     return replicate(
         graph,
-        devices,
+        Cluster.parse(devices, ranks=True),
         microbatches=microbatches[0],
         replicas="auto" if replicas is None else replicas[0],
         optimizer=optimizer,

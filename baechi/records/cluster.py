@@ -213,6 +213,7 @@ class Cluster(AbstractRecord):
         memory: Memory = None,
         link: LinkLike = None,
         one_card: bool = False,
+        ranks: bool = False,
     ) -> "Cluster":
         """A cluster from one line. Where a cluster is asked for, the text itself will do.
 
@@ -226,10 +227,12 @@ class Cluster(AbstractRecord):
                 slowest of the devices' usual ones unless given. Where there are hosts, between devices of two
                 hosts, 100 Gb/s unless given; inside of a host devices have their usual link.
             one_card: whether the devices of each listed host share one network card; see `Host`.
+            ranks: whether each device belongs to a process of its own, with a host of its own, as `torchrun`
+                starts them. Also for a cluster that is given or loaded; then reception is `"free"`.
 
         Returns:
             Devices to plan for, named `"device:0"`, `"device:1"` and so on, those of hosts
-            `"host0/device:0"`; or the cluster so called.
+            `"host0/device:0"`, those of ranks `"rank0/device:0"`; or the cluster so called.
 
         Raises:
             ValueError: there is no such datasheet, size or link, or `one_card` without hosts.
@@ -240,6 +243,8 @@ class Cluster(AbstractRecord):
         """
         if one_card and (isinstance(text, Cluster) or "(" not in str(text)):
             raise ValueError(f"one_card is for listed hosts such as '2x(4xA100-40GB)', not for {str(text)!r}")
+        if ranks:
+            return cls.parse(text, memory=memory, link=link, one_card=one_card)._over_ranks()
         if isinstance(text, Cluster) and memory is None and link is None:
             return text
         if text == CUDA and memory is None and link is None:
@@ -285,6 +290,21 @@ class Cluster(AbstractRecord):
         """
         cluster: Cluster = lazy_import("discover")(split, cpu, reserve=reserve, measure=measure)
         return cluster
+
+    def _over_ranks(self) -> "Cluster":
+        """The same devices, each of a process of its own."""
+        if self.ranks:
+            return self
+        inside = {name: name.removeprefix(f"{host.name}/") for name, host in self.host_of.items()}
+        named = {name: name_of(rank, inside.get(name, name)) for rank, name in enumerate(self.names)}
+        homes = [replace(host, devices=tuple([named[one] for one in host.devices])) for host in self.hosts]
+        return replace(
+            self,
+            devices=tuple([replace(one, name=named[one.name]) for one in self.devices]),
+            links={(named.get(a, a), named.get(b, b)): link for (a, b), link in self.links.items()},
+            hosts=tuple(homes),
+            reception="free",
+        )
 
     def with_memory(self, max_memory: Mapping[int | str, int | str]) -> "Cluster":
         """The same devices with other memory; a device given 0 is left out.

@@ -48,7 +48,8 @@ def replicate(
 
     Args:
         graph: the layer graph of one microbatch (`profile(microbatches=...)`).
-        cluster: the devices, or text that `Cluster.parse` reads, such as `"8x(8xH100-80GB)"`.
+        cluster: the devices, or text that `Cluster.parse` reads, such as `"8x(8xH100-80GB)"`. Devices of text
+            are those of ranks: each has a host of its own, as replicas have where they run.
         microbatches: into how many parts the batch of each replica is split.
         replicas: how many; `"auto"` takes the number that trains most microbatches in a second. Groups have
             the same kinds of devices in the same order, and are whole hosts or lie in one.
@@ -70,7 +71,8 @@ def replicate(
         raise TypeError(
             f"graph is of type {type(graph).__name__}: it takes the layer graph of one microbatch"
         )
-    whole, graph = Cluster.parse(cluster), with_optimizer(graph, name_of(optimizer))
+    whole = Cluster.parse(cluster, ranks=not isinstance(cluster, Cluster))
+    graph = with_optimizer(graph, name_of(optimizer))
     divided = dict(_divisions(whole))
     if replicas != "auto" and (isinstance(replicas, bool) or replicas not in divided):
         raise ValueError(

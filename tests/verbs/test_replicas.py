@@ -149,6 +149,21 @@ def test_what_fits_nowhere() -> None:
         baechi.replicate(layers(4, 10**12), "2x(2xA100-40GB)", microbatches=2, optimizer="sgd")
 
 
+def test_each_rank_has_a_host() -> None:
+    """Where issuing takes as long as computing, one host of four devices takes four times as long."""
+    graph = layers(4)
+    for name in graph.placed():
+        graph.nodes[name].update(host_forward_s=1.0, host_backward_s=2.0)
+    text, microbatches = "1x(4xA100-40GB)", 8
+    alone, ranked = [
+        baechi.replicate(graph, cluster, microbatches=microbatches, replicas=1, optimizer="sgd")
+        for cluster in (Cluster.parse(text, link=FAST), text)
+    ]
+    assert alone.step_s > 0.99 * microbatches * 4 * 3
+    assert microbatches * 3 < ranked.step_s < 1.1 * (microbatches + 3) * 3  # a device's work, and the bubble
+    assert ranked.pipeline.cluster.ranks == (0, 1, 2, 3)
+
+
 def test_malformed() -> None:
     """A device twice, one that is not there, groups of another size."""
     found = baechi.replicate(layers(4), "2x(2xA100-40GB)", microbatches=2, replicas=2)

@@ -1,5 +1,7 @@
 """Clusters in one line: kinds and numbers, links by word, memory as text."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,25 @@ def test_a_part_has_its_hosts() -> None:
         assert some.link_between(*kept) == cluster.link
     with pytest.raises(RecordError, match="no devices"):
         cluster.part([])
+
+
+def test_devices_of_ranks() -> None:
+    """Each device gets a rank in its name; links and hosts stay. What is of ranks already stays as it is."""
+    plain = Cluster.parse("2x(2xL4)", link="50GB/s", one_card=True)
+    slow = replace(plain, links={(plain.names[0], "host"): Link(0.0, 1e9), plain.names[:2]: Link(0.0, 2e9)})
+    for before in (plain, slow):
+        cluster = Cluster.parse(before, ranks=True)
+        assert cluster.names == ("rank0/device:0", "rank1/device:1", "rank2/device:0", "rank3/device:1")
+        assert cluster.ranks == (0, 1, 2, 3) and cluster.reception == "free"
+        pairs = [("host", "host"), *zip(before.names, cluster.names, strict=True)]
+        for (a, new_a), (b, new_b) in product(pairs, repeat=2):
+            assert cluster.link_between(new_a, new_b) == before.link_between(a, b)
+        assert [host.name for host in cluster.hosts] == ["host0", "host1"] and cluster.hosts[1].one_card
+        assert Cluster.parse(cluster, ranks=True) is cluster
+    assert Cluster.parse("2x(2xL4)", link="50GB/s", one_card=True, ranks=True) == Cluster.parse(
+        plain, ranks=True
+    )
+    assert Cluster.parse("desktop-4090-3090", ranks=True).ranks == (0, 1)
 
 
 def test_malformed_hosts() -> None:
