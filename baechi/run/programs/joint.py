@@ -216,7 +216,7 @@ def _backward(joint: Joint, given: frozenset[int]) -> Backward:
         missing = [one for one in carried if _first(stands, one) in none]
         if len(missing) == len(carried):
             none.add(node)
-        elif missing and node.target is _ADD and not node.kwargs:
+        elif missing and node.target is _ADD and not node.kwargs and _lie_alike(node, *node.args[:2]):
             (stands[node],) = [one for one in node.args[:2] if one not in missing]
         else:
             zeros.update(_first(stands, one) for one in missing)
@@ -226,6 +226,11 @@ def _backward(joint: Joint, given: frozenset[int]) -> Backward:
         if found not in none:
             gradients[number] = found
     return Backward(stands, gradients, frozenset(none), frozenset(zeros))
+
+
+def _lie_alike(*nodes: fx.Node) -> bool:
+    """Whether values have the same strides, on which kernels count that read them."""
+    return len({node.meta["val"].stride() for node in nodes}) == 1
 
 
 def _first(stands: Mapping[fx.Node, fx.Node], node: fx.Node) -> fx.Node:

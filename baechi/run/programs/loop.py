@@ -365,7 +365,7 @@ class Loop:
             return copied
         like = values.compiled.node_of(slot).meta["val"]
         strides = strides_without_gaps(like.shape, like.stride())
-        if copied.layout != torch.strided or copied.stride() == strides:
+        if copied.layout != torch.strided or copied.stride() == strides or strides != like.stride():
             return copied
         with torch.no_grad(), without_dispatch_modes():  # it is the same memory
             return copied.as_strided(copied.shape, strides).copy_(copied.clone())

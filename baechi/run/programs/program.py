@@ -242,7 +242,7 @@ class Compiled:
             sides = [side for side in one.all_input_nodes if side in self.cutting.position]
             is_sum = one.target is _ADD and not one.kwargs and len(sides) == 2
             if is_sum and len({self._home(side) for side in sides}) > 1:
-                waiting += sides
+                waiting += [side for side in sides if backward.of(side) not in backward.none]
             else:
                 found.append(one)
         return found

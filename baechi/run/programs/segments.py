@@ -18,6 +18,7 @@ from baechi.run.programs.names import RUN
 from baechi.run.programs.views import is_view
 from baechi.torchlib.operators.facts import draws
 from baechi.torchlib.private.operators import UNSAFE_VIEW, schema_of
+from baechi.torchlib.tensors.layout import contiguous_strides
 
 _GETITEM = "getitem"
 
@@ -318,9 +319,15 @@ def _is_part(node: fx.Node) -> bool:
 
 
 def _zeros(graph: fx.Graph, node: fx.Node, device: torch.device) -> fx.Node:
+    """Zeros that lie in memory as the value of a node would: kernels count on it."""
     value = node.meta["val"]
-    full = torch.ops.aten.full.default
-    made = graph.call_function(full, (list(value.shape), 0), {"dtype": value.dtype, "device": device})
+    shape, strides = list(value.shape), list(value.stride())
+    in_rows = strides == contiguous_strides(shape) or not value.numel()
+    span = 1 + sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)])
+    full, options = torch.ops.aten.full.default, {"dtype": value.dtype, "device": device}
+    made = graph.call_function(full, (shape if in_rows else [span], 0), options)
+    if not in_rows:
+        made = graph.call_function(torch.ops.aten.as_strided.default, (made, shape, strides))
     made.meta = {"val": value}
     return made
 

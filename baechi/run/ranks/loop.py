@@ -19,7 +19,7 @@ from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Row, Schedule
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
-from baechi.torchlib.tensors.layout import strides_without_gaps
+from baechi.torchlib.tensors.layout import lay_row, strides_without_gaps
 
 _TIME_BYTES = 8
 """Behind a value that is emulated: when it arrives."""
@@ -45,14 +45,16 @@ class Room(NamedTuple):
 
     Args:
         whole: the memory.
-        flat: the same in one row.
+        flat: the same in one row; memory of its own, where the value has gaps or shows elements twice.
         bytes: its bytes in the message, with the time of arrival where it is emulated; None if the message is
             received into `flat`.
+        is_apart: whether `flat` is memory of its own.
     """
 
     whole: torch.Tensor
     flat: torch.Tensor
     bytes: slice | None
+    is_apart: bool = False
 
 
 class RankLoop(Loop):
@@ -214,7 +216,8 @@ class RankLoop(Loop):
                 row = self._schedule.rows[one.number]
                 whole, flat = _room(one, row, self._room_device, in_row=not is_row)
                 start, end = end, end + flat.nbytes + _TIME_BYTES * timed
-                rooms.append(Room(whole, flat, None if is_row else slice(start, end)))
+                apart = row.strides != one.stride
+                rooms.append(Room(whole, flat, None if is_row else slice(start, end), apart))
         coming = self._coming(rooms, end, message.source, backward=message.backward)
         for one, room in zip(each, rooms, strict=True):
             self._underway[one.number] = coming, room
@@ -236,14 +239,17 @@ class RankLoop(Loop):
         work, coming.work = coming.work, None
         if work is not None:
             backend.wires.wait(work, coming.source)
+        there_s, place = None, backend.of_rank[coming.source]
         if room.bytes is not None:
-            place = backend.of_rank[coming.source]
             with backend.packing():
                 there_s = _taken_out(coming.row[room.bytes], room.flat, timed=timed)
-            if there_s is not None:
-                if not expected:
-                    backend.expects(room.whole, place)
-                backend.arrives(room.whole, place, there_s)
+        if room.is_apart:
+            with backend.packing():
+                lay_row(room.flat, room.whole)
+        if there_s is not None:
+            if not expected:
+                backend.expects(room.whole, place)
+            backend.arrives(room.whole, place, there_s)
         return room.whole
 
     def _taken(self, one: Transfer) -> torch.Tensor:
@@ -373,8 +379,10 @@ def _flat(value: torch.Tensor, one: Transfer, row: Row, *, in_row: bool) -> torc
 def _room(
     one: Transfer, row: Row, device: torch.device, *, in_row: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for a value, and the same as it travels."""
-    whole = torch.empty_strided(one.shape, row.strides, dtype=row.dtype, device=device)
+    """Memory for a value, with the strides that kernels count on, and the same as it travels."""
+    whole = torch.empty_strided(one.shape, one.stride, dtype=row.dtype, device=device)
+    if row.strides != one.stride:
+        return whole, torch.empty(row.size, dtype=row.dtype, device=device)
     return whole, whole if row.is_in_order and not in_row else whole.as_strided((row.size,), (1,))
 
 

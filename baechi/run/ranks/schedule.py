@@ -30,10 +30,10 @@ JOINED_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How the value of a transfer lies in memory at both ends.
+    """How the value of a transfer travels.
 
     Args:
-        strides: its strides, without gaps.
+        strides: its strides, without gaps; those of rows, if its own have some.
         size: how many numbers it has.
         dtype: of these.
         is_in_order: whether its memory has them in the order of its rows.

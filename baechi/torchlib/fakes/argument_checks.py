@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from baechi.torchlib.fakes.assumptions import valid_labels
-from baechi.torchlib.private.modes import dispatch_mode_count
+from baechi.torchlib.private.modes import dispatch_modes
 from baechi.torchlib.private.operators import composite_kernel, operators_replaced
 
 _aten: Any = torch.ops.aten
@@ -24,14 +24,14 @@ _CPU = torch.device("cpu")
 def checks_as_kernels_do() -> Iterator[None]:
     """While this is open, tensors without values on the CPU are checked as those with values are.
 
-    Only where a dispatch mode watches: what other threads compute meanwhile is as ever.
+    Only where a mode of ours watches: torch's compiler traces, and other threads compute, as ever.
     """
     with operators_replaced({"one_hot": _one_hot}):
         yield
 
 
 def _one_hot(labels: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    if not dispatch_mode_count() or num_classes < 1 or not labels.numel():
+    if not _watched() or num_classes < 1 or not labels.numel():
         plain: torch.Tensor = composite_kernel(_aten.one_hot.default)(labels, num_classes)
         return plain
     with valid_labels():
@@ -41,3 +41,7 @@ def _one_hot(labels: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     made = _aten.zeros.default([*labels.shape, num_classes], dtype=torch.int64, device=_CPU)
     scattered: torch.Tensor = made.scatter_(-1, labels.unsqueeze(-1), 1)
     return scattered
+
+
+def _watched() -> bool:
+    return any(type(mode).__module__.startswith("baechi.") for mode in dispatch_modes())

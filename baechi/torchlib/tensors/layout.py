@@ -78,6 +78,15 @@ def copy_without_gaps(tensor: torch.Tensor, *, filled: bool = True) -> torch.Ten
     return made.copy_(tensor.detach()) if filled else made
 
 
+def lay_row(row: torch.Tensor, whole: torch.Tensor) -> None:
+    """Write a row of elements, in the order of indices, into memory with gaps, or that shows some twice."""
+    source = row.view(whole.shape)
+    for dim, stride in enumerate(whole.stride()):
+        if stride == 0 and whole.shape[dim] > 1:
+            source, whole = source.narrow(dim, 0, 1), whole.narrow(dim, 0, 1)
+    whole.copy_(source)
+
+
 def _strided_copy(tensor: torch.Tensor, device: torch.device, filled: bool) -> torch.Tensor:
     """A copy of a tensor with strides; of an expanded one, each element moves once."""
     source = tensor.detach()

@@ -167,6 +167,34 @@ def test_hooks(caplog: pytest.LogCaptureFixture) -> None:
     assert_as(model, plain, X, Y)
 
 
+class Planes(nn.Module):
+    """Images with channels last: a kernel of group norms takes gradients that lie as its input does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4), nn.Conv2d(2, 2, 1)
+        self.rows, self.planes = nn.Linear(64, 6), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        made = self.b(self.a(x))
+        rows, planes, (first, second) = self.rows(made.flatten(1)), self.planes(made), made.chunk(2, 1)
+        return {"rows": rows, "planes": planes, "first": first.tanh(), "second": self.c(second)}
+
+
+def test_gradients_of_some_outputs_lie_as_those_of_all() -> None:
+    images, where = noise(3, 2, 4, 4).contiguous(memory_format=torch.channels_last), {"a": 0, "b": 0, "": 1}
+    model = seeded(Planes)
+    plain, cluster = copy.deepcopy(model), baechi.Cluster.virtual(2)
+    baechi.distribute(model, images, cluster=cluster, device_map=where, compile=EXACT)
+    for key in ("rows", "planes", "first", "second"):
+        for one in (model, plain):
+            one.zero_grad()
+            found = one(images)[key]
+            (found * noise(*found.shape, seed=3)).sum().backward()
+        assert_same_gradients(model, plain, 1e-13)
+        assert programs(model)
+
+
 class Notes(Net):
     """Code that notes a number of the call, and does not read what was there."""
 

@@ -1,4 +1,4 @@
-"""Operators unlike others: checks that return nothing, sparse gradients, draws in backward."""
+"""Operators unlike others: checks that return nothing, labels, sparse gradients, draws in backward."""
 
 import copy
 from typing import Any
@@ -65,7 +65,21 @@ class Draws(nn.Module):
         return made
 
 
-CASES = [(Solves, X), (Words, torch.arange(24).reshape(8, 3) % 9), (Draws, X)]
+class Labels(nn.Module):
+    """Labels, whose kernel asks for the smallest and the largest one to refuse them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.first(x)
+        chosen = nn.functional.one_hot(made.argmax(-1), 6).to(x.dtype)
+        result: Tensor = self.last(made * chosen).square().mean()
+        return result
+
+
+CASES = [(Labels, X), (Solves, X), (Words, torch.arange(24).reshape(8, 3) % 9), (Draws, X)]
 
 
 @pytest.mark.parametrize("number", [1, 4])

@@ -122,6 +122,29 @@ class Convolutions(nn.Module):
         return cross_entropy(self.head(self.body(x).mean((2, 3))), y)
 
 
+class Planes(nn.Module):
+    """Images with channels last: a kernel of group norms takes gradients that lie as its input does.
+
+    A gradient of the skip is a part of what the last convolution gives back, so it has gaps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU())
+        self.middle = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU())
+        self.up, self.head = nn.Conv2d(8, 4, 3, padding=1), nn.Linear(4, WORDS)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        kept = self.down(x)
+        hidden = nn.functional.interpolate(self.middle(nn.functional.max_pool2d(kept, 2)), scale_factor=2)
+        return cross_entropy(self.head(self.up(torch.cat([hidden, kept], 1)).mean((2, 3))), y)
+
+
+def planes() -> Tensor:
+    images = torch.randn(ROWS, 3, 6, 6, dtype=torch.float64)
+    return images.contiguous(memory_format=torch.channels_last)
+
+
 class Drops(nn.Module):
     """Dropouts alone: each rank draws what one process would."""
 
@@ -261,6 +284,7 @@ MADE: dict[str, Callable[[], Built]] = {
     ),
     "waves": lambda: (Waves(), lambda: {"x": rows(), "y": labels()}),
     "counts": lambda: (Counts(), lambda: {"x": rows(), "y": labels()}),
+    "planes": lambda: (Planes(), lambda: {"x": planes(), "y": labels()}),
 }
 
 

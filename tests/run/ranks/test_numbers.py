@@ -30,7 +30,7 @@ def assert_as_alone(ranks: Ranks, name: str, text: str, evaluates: bool = False)
 
 
 @pytest.mark.default_cases(1)
-@pytest.mark.parametrize("name", ["counts", "tied", "towers"])
+@pytest.mark.parametrize("name", ["counts", "planes", "tied", "towers"])
 def test_two_ranks(two: Ranks, name: str) -> None:
     assert_as_alone(two, name, pipeline_of(name, 2, 2, "1f1b"), evaluates=name == "tied")
 
