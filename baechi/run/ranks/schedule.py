@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, Self, cast
 
 import torch
+from torch import fx
 
 from baechi.backend.ranks.devices import RankDevices
 from baechi.errors import CompileError
@@ -298,6 +299,13 @@ def _bytes_of(one: Transfer) -> int:
     return prod(one.shape) * cast(torch.dtype, getattr(torch, one.dtype)).itemsize
 
 
+def _has_one_number(values: Values, output: int) -> bool:
+    """Whether an output has one number here: one with rows has, in a microbatch of one row."""
+    outputs = values.compiled.joint.outputs
+    node = outputs[output] if output < len(outputs) else None
+    return isinstance(node, fx.Node) and node.meta["val"].numel() == 1
+
+
 def _scalars(backend: RankDevices, values: Sequence[Values]) -> list[Scalars]:
     found: dict[tuple[int, torch.dtype], Scalars] = {}
     for microbatch, one in enumerate(values):
@@ -306,7 +314,7 @@ def _scalars(backend: RankDevices, values: Sequence[Values]) -> list[Scalars]:
             if place is None:
                 continue
             looks = node.meta["val"]  # type: ignore[union-attr]
-            if looks.numel() == 1:
+            if all(_has_one_number(each, number) for each in values):
                 kind = backend.ranks[place], looks.dtype
                 found.setdefault(kind, Scalars(*kind)).outputs.append((microbatch, number, looks.shape))
     return list(found.values())

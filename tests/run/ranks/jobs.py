@@ -98,6 +98,29 @@ def looped(text: str, what: str) -> dict[str, Any]:
     return {"seen": seen, "grads": grads, "weights": {key: one.detach().clone() for key, one in here.items()}}
 
 
+class Scores(nn.Module):
+    """A number for each row, beside the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.last(self.first(x).relu()).squeeze(1)
+        return (found - y).square().mean(), found
+
+
+def with_a_microbatch_of_one_row() -> tuple[float, list[float] | None]:
+    """The loss of three rows in two microbatches, and the scores where they lie."""
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 8), torch.randn(4)
+    model = baechi.distribute(Scores(), (x, y), microbatches=2, device_map={"first": 0, "": 1})
+    with torch.no_grad():
+        loss, scores = model(x[:3], y[:3])
+    assert scores.shape == (3,)
+    return loss.item(), None if isinstance(scores, ElsewhereTensor) else scores.tolist()
+
+
 def loaded(path: str, text: str) -> dict[str, Any]:
     """Train a model that has no values before it is loaded."""
     _, batch = built("towers")

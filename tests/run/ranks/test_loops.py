@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from run.ranks.jobs import (
+    Scores,
     lengths,
     loaded,
     looped,
@@ -12,6 +13,7 @@ from run.ranks.jobs import (
     placed_at_random,
     planned_here,
     unsplit_and_whole,
+    with_a_microbatch_of_one_row,
 )
 from run.ranks.models import Masked, built, words
 from run.ranks.processes import Ranks
@@ -41,6 +43,17 @@ def test_as_in_one_process(two: Ranks, masked: str, what: str) -> None:
         assert (one["seen"], one["grads"]) == (alone["seen"], alone["grads"])
         for key, weight in one["weights"].items():
             assert torch.equal(weight, alone["weights"][key]), key
+
+
+def test_an_output_with_rows_is_no_scalar_in_a_microbatch_of_one(two: Ranks) -> None:
+    """All of its parts stay on the rank that made them."""
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 8), torch.randn(4)
+    with torch.no_grad():
+        loss, scores = Scores()(x[:3], y[:3])
+    first, second = two(with_a_microbatch_of_one_row)
+    assert first == (pytest.approx(loss.item()), None)
+    assert second == (pytest.approx(loss.item()), pytest.approx(scores.tolist()))
 
 
 def test_only_the_own_part_is_loaded(two: Ranks, tmp_path: Path) -> None:
