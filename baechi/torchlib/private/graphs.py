@@ -87,6 +87,7 @@ def _patch(limit: int, quiet: frozenset[Any]) -> AbstractContextManager[Any]:
         automatic_dynamic_shapes=False,
         specialize_float=True,
         allow_rnn=True,
+        use_numpy_random_stream=True,  # else torch would draw in place of numpy, from another state
         side_effect_replay_policy="warn",
         ignore_logging_functions=set(quiet),
     )

@@ -4,6 +4,7 @@ import copy
 import logging
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from run.pipeline.by_loop import assert_same_gradients
@@ -54,6 +55,13 @@ class Penalizes(Net):
         return super().forward(x, y) + slope.square().mean()
 
 
+class DrawsByNumpy(Net):
+    """Code that draws with numpy."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        return super().forward(x * torch.from_numpy(numpy.random.rand(6)), y)
+
+
 class Averages(Net):
     """A batch norm that counts its batches, and divides by the count."""
 
@@ -100,6 +108,17 @@ def test_what_cannot_be_captured(kind: type[Net], why: str) -> None:
     assert_same_gradients(model, plain)
     assert sum(why in one for one in told.said) == 1
     assert not programs(model)
+
+
+def test_numpy_draws_as_the_code_says() -> None:
+    """Torch's compiler would draw with torch in its place."""
+    with pytest.raises(baechi.CompileError, match="draw them with torch"):
+        pair(DrawsByNumpy)
+    losses = []
+    for one in pair(DrawsByNumpy, how=AUTO):
+        numpy.random.seed(1)
+        losses.append(trained(one, X, Y))
+    assert torch.equal(*losses)
 
 
 class Picky(Net):
