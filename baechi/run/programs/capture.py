@@ -76,7 +76,7 @@ _PLAIN = {
     "causal, so say it (is_causal=, mask_is_causal= or tgt_is_causal=)",
     ("data-dependent", "batch_norm"): "a batch norm without a momentum counts its batches, so give it one",
     ("share storage",): "what the code writes shares memory with other buffers or inputs, so clone() it",
-    ("torch._numpy.random",): "numpy draws random numbers, so draw them with torch",
+    ("use_numpy_random_stream",): "numpy draws random numbers, so draw them with torch",
     ("autograd.grad",): "the code takes gradients inside of its forward, which programs cannot",
     ("setattr() on Tensor.requires_grad",): "the code lets a tensor require a gradient",
     ("failed to run FX node",): "torch cannot run an operator on what this call gives",
