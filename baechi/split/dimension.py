@@ -81,9 +81,9 @@ class SplitRule:
         weights: the layer's weights, in the order in which `compute` takes them; one that is not there is
             None.
         compute: a function of a module (so that models can be pickled): a shard's output.
-        options: the layer's attributes that `compute` needs, noted when the layer is split.
+        options: the layer's attributes that `compute` or `refuses` needs, read at each call.
         refuses: from a layer to the reason why it cannot be split; empty if it can.
-        notes: from a layer to more options, which are no attributes of it.
+        notes: from a layer to more options, which are no attributes of it, noted when the layer is split.
         takes_all: whether the layer takes more than one tensor. `compute` is given all of its arguments then,
             and shards may return tuples, of which each tensor is added.
     """

@@ -45,7 +45,7 @@ class WeightOp(nn.Module):
         function: its name.
     """
 
-    padding_idx = None
+    padding_idx: int | None = None
 
     def __init__(self, function: str) -> None:
         super().__init__()
@@ -59,21 +59,19 @@ class ShardedLayer:
     Args:
         shards: in order.
         join: makes the output of theirs.
-        weights: names of the layer's weights, in the order in which shards take them.
+        rule: of the layer.
         dimension: along which the layer is split.
         cuts: by weight that is cut, where.
         joins: whether their outputs are joined at once; else only where something needs the whole.
-        takes_all: see `SplitRule`.
         broadcast: sends the weights to shards that take rows; None if each has its own.
     """
 
     shards: Sequence[LayerShard]
     join: Join
-    weights: Sequence[str]
+    rule: SplitRule
     dimension: SplitDimension
     cuts: Mapping[str, Cut]
     joins: bool = True
-    takes_all: bool = False
     broadcast: Broadcast | None = None
 
 
@@ -104,11 +102,8 @@ def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mo
         assert rule is not None  # the plan was matched
         dimension = rule.dims[costs.shard["dimension"]]
         shards = layer_shards(layer, rule, costs.shard["dimension"], costs.shard["sizes"])
-        names = tuple(rule.weights)
         own_cuts = {weight: cuts[f"{name}.{weight}"] for weight in costs.shard["cuts"]}
-        sharded = ShardedLayer(
-            shards, Join(dimension), names, dimension, own_cuts, name in joins, rule.takes_all
-        )
+        sharded = ShardedLayer(shards, Join(dimension), rule, dimension, own_cuts, name in joins)
         layer.__dict__[_SHARDED] = sharded
         made |= {f"{name}[{number}]": shard for number, shard in enumerate(shards)}
         if sharded.joins:
@@ -144,19 +139,20 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
     glue = runtime.glue
     assert glue is not None
     glue.step.backend.spend("split_layer", glue.step.backend.host)
-    given: list[Any] = [Given(args, kwargs)] if sharded.takes_all else [*args, *kwargs.values()]
-    if not sharded.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
+    given: list[Any] = [Given(args, kwargs)] if sharded.rule.takes_all else [*args, *kwargs.values()]
+    if not sharded.rule.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
         raise TypeError(
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
         )
+    _follow_options(module, sharded)
     for name in module.__dict__.get(_WEIGHT_OPS, ()):
         runtime.weight_owners[id(getattr(module, name))] = module
     inputs = _shares(given[0], sharded)
     if inputs is None and any(isinstance(tensor, ShardedOutput) for tensor in tensors_in(given, {})):
         given = glue.joined(given)
     with runtime.aside():
-        weights = [_for_each(module, name, sharded, glue.step) for name in sharded.weights]
+        weights = [_for_each(module, name, sharded, glue.step) for name in sharded.rule.weights]
     if sharded.broadcast is not None:
         sharded.broadcast.training = module.training
         sent = sharded.broadcast(*[weight[0] for weight in weights])
@@ -182,6 +178,22 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
     return glue.joined(made) if function_code.depth else made  # what a Function returns, autograd has to know
 
 
+def _follow_options(module: nn.Module, sharded: ShardedLayer) -> None:
+    """Let shards compute with the layer's attributes as they are now: a slope may follow a schedule."""
+    now = {name: getattr(module, name) for name in sharded.rule.options}
+    before = sharded.shards[0].options
+    if all([before[name] is value for name, value in now.items()]):
+        return
+    refused = "" if isinstance(module, WeightOp) else sharded.rule.refuses(module)
+    if refused:
+        raise ShardedTensorError(
+            f"a split {type(module).__name__} was changed after it was split: {refused}. Set it back, or "
+            "leave the layer out of split="
+        )
+    for shard in sharded.shards:
+        shard.options = {**before, **now}
+
+
 def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Run a functional op that was given a sharded weight, as the layer that it stands for."""
     known = _ARGUMENTS.get(name, ())
@@ -203,8 +215,7 @@ def run_weight_op(runtime: ModelRuntime, name: str, args: tuple[Any, ...], kwarg
         return NotImplemented
     glue.weight_op_calls[name, id(weight)] += 1
     op.__dict__.update(weight=weight, bias=bias if cut else None)
-    for shard in sharded.shards:
-        shard.options = {"padding_idx": None if padding is None else padding % len(weight)}
+    op.padding_idx = None if padding is None else padding % len(weight)
     made = run_shards(op, runtime, x)
     return made if cut or bias is None else made + bias
 

@@ -129,7 +129,7 @@ RULES = {
         ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias",
          "out_proj.weight", "out_proj.bias"),
         attention,
-        ("batch_first",),
+        ("batch_first", "dropout"),
         _refuses,
         takes_all=True,
     ),

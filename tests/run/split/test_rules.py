@@ -10,6 +10,7 @@ from run.split.split_layers import TOLERANCE, Around, assert_runs_alike, split_o
 from torch import nn
 
 import baechi
+from baechi.errors import ShardedTensorError
 from baechi.torchlib.shards.weight import ShardedWeight
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, int]] = {
@@ -47,6 +48,38 @@ def test_values_and_gradients(case: str) -> None:
     assert isinstance(weight, ShardedWeight) and len(weight.shards) == shards
     assert len({id(shard.untyped_storage()) for shard in weight.shards}) == shards
     assert len(baechi.plan_of(model).devices_used) > 1
+
+
+CHANGED: dict[str, tuple[Callable[[], nn.Module], str, str, Any]] = {
+    "leaky relu": (lambda: nn.LeakyReLU(0.2), "rows", "negative_slope", 0.7),
+    "softplus": (nn.Softplus, "rows", "beta", 2.0),
+    "group norm": (lambda: nn.GroupNorm(2, 4), "rows", "eps", 1.0),
+    "conv1d": (lambda: nn.Conv1d(4, 4, 3, padding=2), "out_channels", "padding", 1),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_attributes_that_change_later(case: str) -> None:
+    """A schedule may set a layer's slope, or any attribute, between calls: shards follow it."""
+    layer, dimension, name, value = CHANGED[case]
+    model, plain = twins(lambda: Around(layer()))
+    x = torch.randn(6, 4, 5, dtype=torch.float64, requires_grad=True)
+    cluster = split_on(2, model, x, {"layer": {dimension: 2}})
+    assert_runs_alike(model, plain, x, cluster)
+    for one in (model, plain):
+        one.zero_grad()
+        setattr(one.layer, name, value)
+    assert_runs_alike(model, plain, x.detach().requires_grad_(), cluster)
+
+
+def test_attributes_that_no_shard_follows() -> None:
+    """A layer that could not be split as it is now is refused by name."""
+    model, _ = twins(lambda: Around(nn.LeakyReLU(0.2)))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    split_on(2, model, x, {"layer": {"rows": 2}})
+    model.layer.inplace = True
+    with pytest.raises(ShardedTensorError, match="a split LeakyReLU was changed after it was split: it"):
+        model(x)
 
 
 NORM: dict[str, tuple[Callable[[], nn.Module], int]] = {
