@@ -59,19 +59,23 @@ class ShardedLayer:
     Args:
         shards: in order.
         join: makes the output of theirs.
-        rule: of the layer.
+        weights: names of the layer's weights, in the order in which shards take them.
+        options: names of the layer's attributes that shards need.
         dimension: along which the layer is split.
         cuts: by weight that is cut, where.
         joins: whether their outputs are joined at once; else only where something needs the whole.
+        takes_all: see `SplitRule`.
         broadcast: sends the weights to shards that take rows; None if each has its own.
     """
 
     shards: Sequence[LayerShard]
     join: Join
-    rule: SplitRule
+    weights: Sequence[str]
+    options: Sequence[str]
     dimension: SplitDimension
     cuts: Mapping[str, Cut]
     joins: bool = True
+    takes_all: bool = False
     broadcast: Broadcast | None = None
 
 
@@ -103,7 +107,16 @@ def make_shards(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mo
         dimension = rule.dims[costs.shard["dimension"]]
         shards = layer_shards(layer, rule, costs.shard["dimension"], costs.shard["sizes"])
         own_cuts = {weight: cuts[f"{name}.{weight}"] for weight in costs.shard["cuts"]}
-        sharded = ShardedLayer(shards, Join(dimension), rule, dimension, own_cuts, name in joins)
+        sharded = ShardedLayer(
+            shards,
+            Join(dimension),
+            tuple(rule.weights),
+            tuple(rule.options),
+            dimension,
+            own_cuts,
+            name in joins,
+            rule.takes_all,
+        )
         layer.__dict__[_SHARDED] = sharded
         made |= {f"{name}[{number}]": shard for number, shard in enumerate(shards)}
         if sharded.joins:
@@ -139,8 +152,8 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
     glue = runtime.glue
     assert glue is not None
     glue.step.backend.spend("split_layer", glue.step.backend.host)
-    given: list[Any] = [Given(args, kwargs)] if sharded.rule.takes_all else [*args, *kwargs.values()]
-    if not sharded.rule.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
+    given: list[Any] = [Given(args, kwargs)] if sharded.takes_all else [*args, *kwargs.values()]
+    if not sharded.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
         raise TypeError(
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
@@ -152,7 +165,7 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
     if inputs is None and any(isinstance(tensor, ShardedOutput) for tensor in tensors_in(given, {})):
         given = glue.joined(given)
     with runtime.aside():
-        weights = [_for_each(module, name, sharded, glue.step) for name in sharded.rule.weights]
+        weights = [_for_each(module, name, sharded, glue.step) for name in sharded.weights]
     if sharded.broadcast is not None:
         sharded.broadcast.training = module.training
         sent = sharded.broadcast(*[weight[0] for weight in weights])
@@ -180,11 +193,12 @@ def run_shards(module: nn.Module, runtime: ModelRuntime, *args: Any, **kwargs: A
 
 def _follow_options(module: nn.Module, sharded: ShardedLayer) -> None:
     """Let shards compute with the layer's attributes as they are now: a slope may follow a schedule."""
-    now = {name: getattr(module, name) for name in sharded.rule.options}
+    now = {name: getattr(module, name) for name in sharded.options}
     before = sharded.shards[0].options
     if all([before[name] is value for name, value in now.items()]):
         return
-    refused = "" if isinstance(module, WeightOp) else sharded.rule.refuses(module)
+    rule = rule_of(type(module))
+    refused = rule.refuses(module) if rule is not None else ""  # an op has none of its own
     if refused:
         raise ShardedTensorError(
             f"a split {type(module).__name__} was changed after it was split: {refused}. Set it back, or "
