@@ -24,6 +24,7 @@ from baechi.torchlib.private.graphs import (
     joint_graph,
     role_of,
 )
+from baechi.torchlib.tensors.layout import may_show_twice
 
 _ADD = torch.ops.aten.add.Tensor
 _GIVEN = "input", "tangent", "after"
@@ -102,12 +103,23 @@ def joined(
         with devices_ignored(), joint_graph(graph, args, decompositions) as (module, notes):
             infos, given = list(notes.output_info), list(notes.input_info)
             views = {number for place, number in enumerate(made) if not is_own_output(infos[place])}
+        views |= {made[number] for number in _tangents_shown_twice(module)}
         if views <= cloned:
             quiet = [is_written_without_gradient(info) for info in given]
             _refuse_writes(captured, module, quiet)
             joint = _read(module, len(args), returned, made)
             return _with_assigned(joint, assigned)
-        cloned |= views  # outputs that share memory with others get memory of their own
+        cloned |= views  # outputs that share memory with others, or within, get memory of their own
+
+
+def _tangents_shown_twice(module: fx.GraphModule) -> list[int]:
+    """The numbers of gradients of outputs that have no memory for each element (those of `unfold`)."""
+    found = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        role = role_of(node.meta["desc"])
+        if role is not None and role.kind == "tangent" and may_show_twice(node.meta["val"]):
+            found.append(role.index)
+    return found
 
 
 def _prepared(

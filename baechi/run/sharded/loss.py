@@ -1,7 +1,7 @@
 """Cross entropy of sharded logits: each device holds its words, and sends a few numbers a row.
 
     device k    largest[k] ──▶ largest of all ──▶ sum of exp(logits[k] - largest), and the label's logit
-    one device  loss of a row = largest + log(all sums) - logit of the label
+    one device  loss of a row = log(all sums) - (logit of the label - largest)
 
 As in Megatron-LM's vocabulary-parallel cross entropy (Shoeybi et al. 2019, section 3).
 """
@@ -22,11 +22,11 @@ Run = Callable[..., Any]
 
 
 class _Rows(NamedTuple):
-    """By row: the log of the sum of exponentials, the label's logit, and the sum of all logits."""
+    """By row, less the largest logit: log of the sum of exponentials, label's logit, mean of logits."""
 
     log_sum: torch.Tensor
     chosen: torch.Tensor
-    total: torch.Tensor | None
+    mean: torch.Tensor | None
 
 
 def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -54,9 +54,8 @@ def cross_entropy(run: Run, args: Any, kwargs: dict[str, Any]) -> Any:
     counts = run(torch.ne, target, ignored)
     rows = _rows(run, logits, target, counts, smooth=bool(smoothing))
     loss = run(torch.sub, rows.log_sum, rows.chosen)
-    if rows.total is not None:
-        words_in_all = sum(logits.sizes)
-        even = run(torch.sub, rows.log_sum, run(torch.div, rows.total, words_in_all))
+    if rows.mean is not None:
+        even = run(torch.sub, rows.log_sum, rows.mean)
         loss = run(torch.add, run(torch.mul, loss, 1 - smoothing), run(torch.mul, even, smoothing))
     loss = run(torch.where, counts, loss, 0.0)
     if asked["reduction"] != "none":
@@ -77,7 +76,8 @@ def _rows(
     for shard in shards:
         powers = run(torch.exp, run(torch.sub, shard, column))
         spread.append(run(torch.sum, powers, axis))
-    log_sum = run(torch.add, run(torch.log, _added(run, spread)), top)
+    # the largest logit is never added: beside it a small loss would be rounded away
+    log_sum = run(torch.log, _added(run, spread))
     chosen, start = [], 0
     for number, (shard, size) in enumerate(zip(shards, sizes, strict=True)):
         local, inside = run(torch.sub, target, start), counts
@@ -90,8 +90,11 @@ def _rows(
         found = run(torch.Tensor.squeeze, run(torch.gather, shard, axis, index), axis)
         chosen.append(run(torch.where, inside, found, 0.0))
         start += size
-    totals = [run(torch.sum, shard, axis) for shard in shards] if smooth else None
-    return _Rows(log_sum, _added(run, chosen), None if totals is None else _added(run, totals))
+    own = run(torch.sub, _added(run, chosen), top)
+    if not smooth:
+        return _Rows(log_sum, own, None)
+    total = _added(run, [run(torch.sum, shard, axis) for shard in shards])
+    return _Rows(log_sum, own, run(torch.sub, run(torch.div, total, sum(sizes)), top))
 
 
 def _added(run: Run, values: list[torch.Tensor]) -> Any:

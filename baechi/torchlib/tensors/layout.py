@@ -69,6 +69,11 @@ def strides_without_gaps(shape: Sequence[int], stride: Sequence[int]) -> tuple[i
     return tuple(rows)
 
 
+def may_show_twice(tensor: torch.Tensor) -> bool:
+    """Whether two indices may name one element in memory, as in what `unfold` or `expand` returns."""
+    return _room(tensor, tensor.shape) is None
+
+
 def copy_without_gaps(tensor: torch.Tensor, *, filled: bool = True) -> torch.Tensor:
     """Copy a tensor on the host; the copy's memory has no gaps, and shows no element twice."""
     if tensor.layout != torch.strided:

@@ -73,6 +73,35 @@ def test_hooks_and_weights_that_are_used_twice() -> None:
     assert_same_gradients(model, plain)
 
 
+class Read(nn.Module):
+    """A weight of the model itself that layers on two devices are given products of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.b(self.a(x) @ self.weight) @ self.weight
+        return self.c(made).square().mean()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_that_other_parts_read(seed: int) -> None:
+    """A part hands a weight to another one, and has no gradient of its own for it: what comes back counts."""
+    x, plain, model = noise(8, 6).double(), seeded(Read).double(), seeded(Read).double()
+    cluster = baechi.Cluster.virtual(2)
+    options = {"training": True, "source": "estimate", "microbatches": 4, "weights_apart": True}
+    graph = baechi.profile(model, x, cluster=cluster, **options).noted(weights_apart=True)
+    plan = baechi.place(graph, cluster, f"random:{seed}")
+    pipeline = baechi.pipeline(plan, 4)
+    baechi.distribute(model, x, cluster=cluster, plan=pipeline, loss_weights="rows")
+    assert pipeline.units.weights_of
+    model(x).backward()
+    plain(x).backward()
+    assert_same_gradients(model, plain)
+
+
 class Chain(nn.Module):
     """Layers as long as each other, two on each of four devices."""
 

@@ -123,3 +123,30 @@ def test_checks_raise() -> None:
         model.get_parameter("last.weight").neg_()
     with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
         model(X)
+
+
+class Windows(nn.Module):
+    """What it returns has no memory for each element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x)).unfold(1, 3, 1)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_gradients_of_what_shows_elements_twice(number: int) -> None:
+    """Each element's gradient counts, also where memory is shared."""
+    model = seeded(Windows)
+    plain = copy.deepcopy(model)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(
+        model, X, cluster=cluster, device_map=WHERE, microbatches=number, verbose=False, compile=EXACT
+    )
+    weights = noise(8, 4, 3, seed=3)
+    for one in (model, plain):
+        (one(X) * weights).sum().backward()
+    assert programs(model)
+    assert_same_gradients(model, plain)

@@ -207,3 +207,25 @@ def test_memory() -> None:
     for name in cluster.names:
         assert measured[name] < 1.2 * logits_bytes
         assert measured[name] < 1.3 * predicted[name] and predicted[name] < 1.6 * measured[name], name
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1e-4])
+def test_a_small_loss_of_large_logits(smoothing: float) -> None:
+    """The largest logit does not round a small loss away, in 32 bits."""
+
+    class Sure(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 8, bias=False)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(self.head(x), y, label_smoothing=smoothing)
+
+    model, y = Sure(), torch.tensor([1, 6])
+    with torch.no_grad():
+        model.head.weight.copy_(torch.eye(8)[:, [0, 1, 6, 7]] + 1000)
+    x = torch.tensor([[0.5, 9, 0, 0], [0, 0, 9, 0.5]])
+    expected = model(x, y)
+    baechi.distribute(model, (x, y), cluster=baechi.Cluster.virtual(2, memory="1GiB"), split={"head": 2})
+    assert float(expected.detach()) < 0.02
+    torch.testing.assert_close(model(x, y), expected, rtol=2e-4, atol=0)

@@ -44,8 +44,10 @@ def go_to_cuts(
 ) -> list[Later]:
     """Run a part's backward as far as other parts wait for it."""
     goal = get_gradient_edge(handle).node
-    reaches = _reaching([edge.node for edge in edges], goal)
-    entries = {node: _leaves(node, reaches) for node in reaches}
+    roots = {edge.node for edge in edges}
+    reaches = _reaching(roots, goal)
+    # a root may be a weight that other parts read, or made of weights alone
+    entries = {node: _leaves(node, reaches) for node, found in reaches.items() if found or node in roots}
     uses = Counter([leaf for leaves in entries.values() for leaf in leaves])
     apart = {
         node: leaves
@@ -113,12 +115,11 @@ def _reaching(roots: Iterable[Any], goal: Any) -> dict[Any, bool]:
 
 
 def _leaves(node: Any, reaches: dict[Any, bool]) -> tuple[Any, ...]:
-    """The leaves that a node with a way to the goal leads to by nodes that have none: its own weights."""
-    if not reaches[node]:
-        return ()
+    """The leaves that a node leads to by nodes without a way to the goal: its weights, or all leaves."""
     found: dict[Any, None] = {}
     seen: set[Any] = set()
-    waiting = [other for other, _ in node.next_functions if other is not None and not reaches[other]]
+    after = [other for other, _ in node.next_functions if other is not None]
+    waiting = [other for other in after if not reaches[other]] if reaches[node] else [node]
     while waiting:
         other = waiting.pop()
         if other in seen:
