@@ -28,7 +28,7 @@ from baechi.records.rank_names import are_of_ranks
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout, copy_without_gaps, sent_and_held_bytes
+from baechi.torchlib.tensors.layout import copy_from_row, copy_with_layout, sent_and_held_bytes
 from baechi.torchlib.tensors.spans import packed
 from baechi.torchlib.tensors.storage import (
     WEIGHT,
@@ -179,11 +179,11 @@ class VirtualDevices(AbstractBackend):
             emulator = current.at_work()
             shapes = None if emulator is None else emulator.shapes
             # a row of bytes goes from rank to rank
-            gaps = not self.sends_rows or HOST in (place, self.place_of(tensor))
+            in_row = self.sends_rows and HOST not in (place, self.place_of(tensor))
             if shapes is not None:
-                copied = shapes.copy(tensor, gaps=gaps)
+                copied = shapes.copy(tensor, in_row=in_row)
             else:
-                copied = copy_with_layout(tensor, _CPU) if gaps else copy_without_gaps(tensor)
+                copied = copy_from_row(tensor) if in_row else copy_with_layout(tensor, _CPU)
         if emulator is not None:
             emulator.raise_fault()
             self._send(emulator, tensor, copied, place, streams)

@@ -19,7 +19,7 @@ from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import add_each, storage_address, write_count
-from baechi.torchlib.tensors.layout import strides_without_gaps
+from baechi.torchlib.tensors.layout import lay, span_of
 from baechi.torchlib.tensors.references import has_memory_alone
 from baechi.torchlib.tensors.storage import UNSET, stamp
 
@@ -363,12 +363,16 @@ class Loop:
         """A copy with the strides of the captured graph, where only rows of bytes travel: see `run.ranks`."""
         if not self._in_rows or slot in values.compiled.inputs:
             return copied
-        like = values.compiled.node_of(slot).meta["val"]
-        strides = strides_without_gaps(like.shape, like.stride())
-        if copied.layout != torch.strided or copied.stride() == strides or strides != like.stride():
+        strides = values.compiled.node_of(slot).meta["val"].stride()
+        if copied.layout != torch.strided or copied.stride() == strides:
+            return copied
+        there = copied.untyped_storage().nbytes() // copied.element_size() - copied.storage_offset()
+        if span_of(copied.shape, strides) > there:
             return copied
         with torch.no_grad(), without_dispatch_modes():  # it is the same memory
-            return copied.as_strided(copied.shape, strides).copy_(copied.clone())
+            laid = copied.as_strided(copied.shape, strides)
+            lay(copied.clone(), laid)
+            return laid
 
     def _write(self, values: Values, name: int, value: torch.Tensor) -> None:
         """A new value of an input: the microbatches after this one read it."""

@@ -19,7 +19,7 @@ from baechi.run.programs.program import Program, Run, Slot
 from baechi.run.ranks.schedule import STATE, Row, Schedule
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
-from baechi.torchlib.tensors.layout import lay_row, strides_without_gaps
+from baechi.torchlib.tensors.layout import lay, memory_for_row, strides_without_gaps
 
 _TIME_BYTES = 8
 """Behind a value that is emulated: when it arrives."""
@@ -245,7 +245,7 @@ class RankLoop(Loop):
                 there_s = _taken_out(coming.row[room.bytes], room.flat, timed=timed)
         if room.is_apart:
             with backend.packing():
-                lay_row(room.flat, room.whole)
+                lay(room.flat.view(room.whole.shape), room.whole)
         if there_s is not None:
             if not expected:
                 backend.expects(room.whole, place)
@@ -380,9 +380,10 @@ def _room(
     one: Transfer, row: Row, device: torch.device, *, in_row: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Memory for a value, with the strides that kernels count on, and the same as it travels."""
-    whole = torch.empty_strided(one.shape, one.stride, dtype=row.dtype, device=device)
     if row.strides != one.stride:
+        whole = memory_for_row(one.shape, one.stride, row.dtype, device)
         return whole, torch.empty(row.size, dtype=row.dtype, device=device)
+    whole = torch.empty_strided(one.shape, row.strides, dtype=row.dtype, device=device)
     return whole, whole if row.is_in_order and not in_row else whole.as_strided((row.size,), (1,))
 
 

@@ -25,7 +25,7 @@ from baechi.torchlib.fakes.valueless import forget_values, is_valueless, made_va
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout, copy_without_gaps, over
+from baechi.torchlib.tensors.layout import copy_from_row, copy_with_layout, over
 
 _CPU = torch.device("cpu")
 
@@ -77,13 +77,13 @@ class ShapeKernels:
         described = self._shapes.result_of(func, args, kwargs, given)
         return func(*args, **kwargs) if isinstance(described, Views) else _made(described, given)
 
-    def copy(self, tensor: torch.Tensor, *, gaps: bool = True) -> torch.Tensor:
-        """A copy of a tensor with the same layout, or one without gaps; valueless if the tensor is."""
+    def copy(self, tensor: torch.Tensor, *, in_row: bool = False) -> torch.Tensor:
+        """A copy of a tensor with the same layout, or as it comes in a row; valueless if the tensor is."""
         filled = not is_valueless(tensor)
-        if gaps:
-            copied = copy_with_layout(tensor, _CPU, filled=filled)
+        if in_row:
+            copied = copy_from_row(tensor, filled=filled)
         else:
-            copied = copy_without_gaps(tensor, filled=filled)
+            copied = copy_with_layout(tensor, _CPU, filled=filled)
         return copied if filled else made_valueless(copied)
 
     def _is_small(self, func: Any, facts: Facts, call: Any, given: list[torch.Tensor]) -> bool:

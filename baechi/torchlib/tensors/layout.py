@@ -74,18 +74,31 @@ def may_show_twice(tensor: torch.Tensor) -> bool:
     return _room(tensor, tensor.shape) is None
 
 
-def copy_without_gaps(tensor: torch.Tensor, *, filled: bool = True) -> torch.Tensor:
-    """Copy a tensor on the host; the copy's memory has no gaps, and shows no element twice."""
+def copy_from_row(tensor: torch.Tensor, *, filled: bool = True) -> torch.Tensor:
+    """Copy a tensor on the host as another process receives it: with its strides, out of a row."""
     if tensor.layout != torch.strided:
         return _plain_copy(tensor, torch.device("cpu"))
-    strides = strides_without_gaps(tensor.shape, tensor.stride())
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
-    return made.copy_(tensor.detach()) if filled else made
+    made = memory_for_row(tensor.shape, tensor.stride(), tensor.dtype, torch.device("cpu"))
+    if filled:
+        lay(tensor.detach(), made)
+    return made
 
 
-def lay_row(row: torch.Tensor, whole: torch.Tensor) -> None:
-    """Write a row of elements, in the order of indices, into memory with gaps, or that shows some twice."""
-    source = row.view(whole.shape)
+def memory_for_row(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Memory for a value with these strides, and for all of its elements in a row."""
+    size = max(prod(shape), span_of(shape, stride))
+    return over(torch.empty(size, dtype=dtype, device=device), shape, stride)
+
+
+def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements lie from the first to the last one."""
+    return 1 + sum([(n - 1) * step for n, step in zip(shape, stride, strict=True)]) if prod(shape) else 0
+
+
+def lay(source: torch.Tensor, whole: torch.Tensor) -> None:
+    """Write a value into memory that may have gaps, or show elements twice."""
     for dim, stride in enumerate(whole.stride()):
         if stride == 0 and whole.shape[dim] > 1:
             source, whole = source.narrow(dim, 0, 1), whole.narrow(dim, 0, 1)
