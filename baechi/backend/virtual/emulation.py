@@ -29,7 +29,7 @@ from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
-from baechi.torchlib.dynamo import compiler_aside, uncompiled
+from baechi.torchlib.dynamo import CompilerAside, uncompiled
 from baechi.torchlib.elsewhere import ElsewhereTensor
 from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.left_open import close_left_open
@@ -76,14 +76,14 @@ class Emulation(UntracedDispatchMode):
         self._identity = Identity(self.emulator)
         self._run_kernel = _run if shapes is None else shapes.run
         self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)
-        self._contexts = ExitStack()
+        self._contexts, self._compiler_aside = ExitStack(), CompilerAside()
 
     def __enter__(self) -> Emulation:
         self._before, self._notes, self._is_left = dispatch_modes(), dispatch_notes(), False
         try:
             current.open_with(self.emulator, self)
             self._identity.install()
-            self._contexts.enter_context(compiler_aside())
+            self._compiler_aside.__enter__()
             self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
             super().__enter__()  # type: ignore[no-untyped-call]
         except BaseException:  # of a signal's handler: it is not left then
@@ -115,6 +115,7 @@ class Emulation(UntracedDispatchMode):
         try:
             set_dispatch_modes(self._before)
             set_dispatch_notes(self._notes)
+            self._compiler_aside.close()
             self._contexts.close()
             self._identity.remove()
             self.emulator.close()

@@ -20,7 +20,7 @@ from baechi.capture.watch.functions import LIST, Functions, device_reads
 from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Origin, Use
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
-from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.dynamo import CompilerAside
 from baechi.torchlib.fakes.results import as_its_kernel
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.fast_paths import FUSED
@@ -67,7 +67,7 @@ def watching(
     with ExitStack() as stack:
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
-        stack.enter_context(compiler_aside())
+        stack.enter_context(CompilerAside())
         stack.enter_context(views_replayed())
         for module in model.modules():
             # a module that another model shares (an activation) may have a replaced forward already

@@ -24,7 +24,7 @@ from baechi.run.reorder.held import Held, look_of
 from baechi.run.reorder.named_state import NamedState
 from baechi.run.reorder.template import NotPlain, slotted
 from baechi.run.state.caller_state import CallerState, saved_hooks_aside
-from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.dynamo import CompilerAside
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.leaks import clear_known_caches
 from baechi.torchlib.fakes.results import without_undefined
@@ -142,7 +142,7 @@ def infer(run: "_Run", given: tuple[Any, Any], device: torch.device | None) -> O
     set_function_modes(())
     torch.set_autocast_cache_enabled(False)  # the cache would keep fake casts
     try:  # deferred tensors are only asked for their looks: `without_subclass_function` lets them answer
-        with unwatched(), saved_hooks_aside(), without_subclass_function(), fakes_at_work(), compiler_aside():
+        with unwatched(), saved_hooks_aside(), without_subclass_function(), fakes_at_work(), CompilerAside():
             outcome, results = _infer(run, given, device, watch)
     except Exception:  # not plain, or fails: then the caller runs it for real, where it fails again
         return None

@@ -40,6 +40,16 @@ def compiler_is_imported() -> bool:
     return "torch._dynamo" in sys.modules
 
 
+def compiler_stance() -> Any:
+    """What the compiler, which is imported, does with code that is to be compiled."""
+    return sys.modules["torch._dynamo.eval_frame"]._stance
+
+
+def set_compiler_stance(stance: Any) -> None:
+    """Let the compiler do again what `compiler_stance` returned."""
+    sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
+
+
 def compiled_call(module: torch.nn.Module) -> Callable[..., Any] | None:
     """What `module.compile()` made, which a call of the module runs; None if it was not compiled in place."""
     found: Callable[..., Any] | None = vars(module).get(_IN_PLACE)

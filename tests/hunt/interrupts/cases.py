@@ -16,6 +16,7 @@ import torch.utils.checkpoint
 
 import baechi
 from baechi.torchlib.private.autograd import are_views_replayed
+from baechi.torchlib.private.compiler import compiler_is_imported, compiler_stance
 from baechi.torchlib.private.modes import dispatch_modes, dispatch_notes, function_modes
 
 from .interruption import AfterSeconds, AtPoints
@@ -41,6 +42,7 @@ def settings() -> list[Any]:
         torch._functorch.vmap._add_batch_dim,
         torch.utils.checkpoint._checkpoint_without_reentrant_generator,
         dispatch_notes(),
+        compiler_stance() if compiler_is_imported() else None,
         *dispatch_modes(),
         *function_modes(),
     ]

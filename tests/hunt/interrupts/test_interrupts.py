@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 import baechi
 from baechi.backend.virtual import Emulation
@@ -51,10 +52,12 @@ def hunted(mode: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("leaving", [False, True])
 def test_each_point_of_an_emulation(leaving: bool) -> None:
-    """Torch's notes of a mode were taken off another way than they had been put on: the mode stayed.
+    """Torch's notes of a mode were taken off another way than they had been put on: the mode stayed. And the
+    compiler stayed aside.
 
     (Where `__exit__` itself is interrupted as it begins, Python does not leave the context.)
     """
+    torch.compiler.set_stance("default")  # imports the compiler, which is set aside
     cluster, before = baechi.Cluster.virtual(2), settings()
 
     def emulate(interruption: AtPoints) -> None:
