@@ -73,6 +73,7 @@ def call_recomputed(
     step = binding.runtime.glue.step
     force_seen((args, kwargs), "checkpointing keeps values")
     with binding.runtime.aside():
+        step.reach_region(binding.name, args, kwargs)  # in its stage, what it is given is sent once
         (args, kwargs), loans = step.lend((args, kwargs), device)
     result = _checkpointed(call, module, args, kwargs)
     with binding.runtime.aside():

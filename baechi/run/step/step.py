@@ -183,6 +183,9 @@ class Step:
             self.sites.reached(call)
         return call
 
+    def reach_region(self, name: str, args: Any, kwargs: Any) -> None:
+        """Note that the code reaches a module that backward runs again."""
+
     def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
         """Mark a result with the device and the time of its making."""
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):

@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 from run.pipeline.predicted import ORDERS, RATES, timelines
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+import baechi
 
 pytestmark = pytest.mark.default_cases(2)
 
@@ -64,3 +67,33 @@ def test_what_a_region_reads_from_elsewhere_is_sent_again() -> None:
     """Behind all that was issued there: the step is a quarter longer than without that."""
     dry, predicted = timelines(Led, (64, 64), 1e9, "1f1b")
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=0.005)
+
+
+class Stack(nn.Module):
+    """Blocks that nothing checkpoints, until a plan does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+            for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x.square().mean()
+
+
+def test_what_a_recomputed_module_reads_is_sent_once() -> None:
+    """Its copy is kept, and the backward of the transfer is that of the stage: links bound this step."""
+    model, x, names = Stack(), torch.zeros(256, 64), ["blocks.0", "blocks.1", "blocks.2"]
+    cluster = baechi.Cluster.virtual(2, link=baechi.Link(1e-5, 1e8))
+    graph = baechi.profile(model, x, cluster=cluster, microbatches=4, training=True, source="estimate")
+    places = {node: f"cpu:{int('blocks.1' in node)}" for node, _ in graph.placed_costs()}
+    plan = baechi.place(graph, cluster, lambda known, _: baechi.Plan(known, cluster, places), recompute=names)
+    steps = baechi.pipeline(plan, 4)
+    dry, predicted = baechi.dry_run(model, x, steps), baechi.simulate(steps)
+    assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=0.005)
+    between = [span for span in dry.spans if span.where in ("cpu:0>cpu:1", "cpu:1>cpu:0")]
+    assert len(between) == 4 * 4

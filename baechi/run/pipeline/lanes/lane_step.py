@@ -72,6 +72,8 @@ class LaneStep(Step):
         """The layer call that the code reached last, and how many functional ops it called since."""
         self._ops: Counter[str] = Counter()
         """How many of them by function, of those that the graph has."""
+        self._regions: Counter[str] = Counter()
+        """How many calls the code made of the modules that backward runs again."""
         self._sender = Sender(ahead)
         self._shared = shared
         self._weights = weights
@@ -166,8 +168,16 @@ class LaneStep(Step):
         self._go_to(None, given, place)
         return map_tensors(lambda tensor: self.bring(tensor, self.backend.place_of(tensor)), args)
 
+    def reach_region(self, name: str, args: Any, kwargs: Any) -> None:
+        runs, number = self._route.runs_of_region.get(name, ()), self._regions[name]
+        self._regions[name] += 1
+        if self.inside is None and number < len(runs):
+            self._go_to_run(runs[number], tensors_in(args, kwargs), None)
+
     def _go_to(self, node: str | None, given: Iterable[torch.Tensor], place: str | None) -> None:
-        run = None if node is None else self._route.run_of.get(node)
+        self._go_to_run(None if node is None else self._route.run_of.get(node), given, place)
+
+    def _go_to_run(self, run: int | None, given: Iterable[torch.Tensor], place: str | None) -> None:
         if run is not None and run > self._lane.granted:
             self.parts.enter(None)  # what this part made is there when its stretch of the code is over
             self._lane.wait_for(run)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from baechi.cost.regions import calls_of
 from baechi.records.pipeline import Pipeline
 from baechi.records.pipeline.units import NOWHERE
 from baechi.run.step.call_sites import Site
@@ -22,6 +23,7 @@ class Route:
         node_at: by site in the model's code, the functional op that the graph has there.
         functions: the names of the functions that the graph has as nodes.
         run_of_layer: by module that is a layer, the run that all of its calls belong to; None if they do not.
+        runs_of_region: by module that backward runs again, the run that each of its calls begins in.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -39,17 +41,24 @@ class Route:
             for weight in costs.weights or ()
         }
         self.node_at: dict[Site, str] = {}
-        after, calls = "", Counter[str]()
+        after, ops = "", Counter[str]()
         for node, costs in plan.graph.placed_costs():
             if costs.kind == "layer":
-                after, calls = (after, calls) if costs.unread else (node, Counter())
+                after, ops = (after, ops) if costs.unread else (node, Counter())
             elif not costs.on_host:
                 function = costs.type or ""
-                self.node_at[Site(after, function, calls[function])] = node
-                calls[function] += 1
+                self.node_at[Site(after, function, ops[function])] = node
+                ops[function] += 1
         self.run_of_layer: dict[str, int | None] = {}
         for node, costs in plan.graph.placed_costs():
             if costs.kind == "layer":
                 layer, run = plan.graph.module_of(node), self.run_of.get(node)
                 self.run_of_layer[layer] = run if self.run_of_layer.get(layer, run) == run else None
         self.functions = frozenset(site.function for site in self.node_at)
+        self.runs_of_region = {
+            region: [self._first_run(call) for call in calls]
+            for region, calls in calls_of(plan.graph, plan.recompute).items()
+        }
+
+    def _first_run(self, nodes: list[str]) -> int | None:
+        return next((self.run_of[node] for node in nodes if node in self.run_of), None)
