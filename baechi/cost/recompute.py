@@ -51,6 +51,9 @@ class Call:
         self._nodes = nodes
         self._inside = frozenset(nodes)
         self._costs = {node: graph.costs(node) for node in nodes}
+        programs = graph.graph.get("programs", False)
+        self._drawn = {node for node in nodes if programs and self._costs[node].as_reached}
+        """What programs keep though it is in a region: what is drawn, or made of what is written."""
         self._first_keeper: dict[str, str] = {}
         self._kept_inside = self._kept_for(inside=True)
         self._kept_outside = self._kept_for(inside=False)
@@ -100,7 +103,7 @@ class Call:
         let_go = max(0.0, min(costs.saved_bytes, costs.output_bytes - _passing(costs)) - kept)
         changed: dict[str, Any] = {"saved_bytes": kept, "lent_bytes": self._kept_outside[node]}
         if costs.output_bytes:
-            changed["passing_bytes"] = _passing(costs) + let_go
+            changed["passing_bytes"] = 0.0 if node in self._drawn else _passing(costs) + let_go
         changed["forward_temp_bytes"] = costs.forward_temp_bytes + own
         changed["temp_bytes"] = max(costs.temp_bytes + live_bytes, begin_bytes, costs.temp_bytes + own)
         if self._graph.says("backward_rise_bytes") and _works(costs):
@@ -162,7 +165,11 @@ class Call:
 
     def _still_kept(self, node: str) -> float:
         """Bytes of a node that are kept from forward on, all the same: for others, or in a cache."""
-        return max(self._kept_outside[node], self._costs[node].lasting_bytes)
+        costs = self._costs[node]
+        drawn_bytes = 0.0
+        if node in self._drawn:  # a result and its mask; operators inside that do not draw run again
+            drawn_bytes = min(costs.saved_bytes + _passing(costs), 2 * costs.output_bytes)
+        return max(self._kept_outside[node], costs.lasting_bytes, drawn_bytes)
 
     def _newly_kept(self) -> dict[str, float]:
         """By node outside, the bytes of its output that are kept for no other reason than to run again."""
@@ -178,7 +185,8 @@ class Call:
         """Bytes that the second run keeps of a node until its backward."""
         costs = self._costs[node]
         for_others = 0.0 if self._kept_inside[node] else costs.lent_bytes
-        return max(0.0, costs.saved_bytes - costs.lasting_bytes - for_others)
+        stays = self._still_kept(node) if node in self._drawn else costs.lasting_bytes
+        return max(0.0, costs.saved_bytes - stays - for_others)
 
     def _second_run(self, again: Mapping[str, float]) -> Iterator[tuple[str, list[LayerCosts]]]:
         """By node whose backward has kernels, the nodes whose second run is counted with it.

@@ -450,8 +450,6 @@ class Captures:
 
 def _refuse_plan(runtime: Runtime) -> None:
     """Raise if a plan asks for what programs do not do."""
-    if runtime.plan.recompute:
-        raise CompileError("its plan runs modules again in backward (recompute=), which programs do not")
     if runtime.cuts or runtime.plan.graph.says("shard"):
         raise CompileError("its plan splits layers over devices (split=), which programs do not")
 

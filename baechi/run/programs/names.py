@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from baechi.records.pipeline.units import NOWHERE, Units
@@ -13,6 +14,9 @@ RUN = "baechi_run"
 
 BLOCK = "baechi_block"
 """As `RUN`, the one that says which of several like modules in a row it is in; missing if in none."""
+
+REGION = "baechi_region"
+"""As `RUN`, the one that says which call, of a module or of torch's checkpoint, it runs again with."""
 
 _LIKE = 3
 """So many modules of a class in one container are worth being compiled once for all."""
@@ -38,11 +42,15 @@ def note_runs(module: fx.GraphModule, model: nn.Module, plan: Plan, units: Units
     path_of: dict[str, str] = {}
     for path, one in model.named_modules():
         path_of.setdefault(str(id(one)), path)
-    blocks = _blocks(model)
+    blocks, again, regions = _blocks(model), frozenset(plan.recompute), _checkpointed(module)
     for inside in module.modules():  # those of a checkpointed region are in a graph of their own
         for node in _operations(inside):
             if blocks:
-                _note_block(node, path_of, blocks)
+                _note_module(node, BLOCK, path_of, blocks)
+            if inside in regions:
+                _note(node, REGION, regions[inside])
+            if again:
+                _note_module(node, REGION, path_of, again)
             own = None if inside is module else _run_of(node, path_of, run_of_layer)
             if own is not None:
                 _note(node, RUN, own)
@@ -118,6 +126,18 @@ def _graphs_of(node: fx.Node) -> list[fx.GraphModule]:
     return found
 
 
+def _checkpointed(module: fx.GraphModule) -> dict[nn.Module, str]:
+    """The regions that torch's checkpoint runs, by graph; what is in one within another belongs to the outer."""
+    found = dict[nn.Module, str]()
+    for outer in module.modules():
+        for node in _operations(outer):
+            if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+                name = f"checkpoint {len(found)}"
+                for inside in [one for region in _graphs_of(node) for one in region.modules()]:
+                    found.setdefault(inside, name)
+    return found
+
+
 def _last_run(module: fx.GraphModule) -> int:
     """The last run of what a graph does, with the graphs inside of it."""
     nodes = [node for one in module.modules() for node in _operations(one)]
@@ -138,12 +158,13 @@ def _blocks(model: nn.Module) -> frozenset[str]:
     return frozenset(found)
 
 
-def _note_block(node: fx.Node, path_of: dict[str, str], blocks: frozenset[str]) -> None:
+def _note_module(node: fx.Node, name: str, path_of: dict[str, str], wanted: frozenset[str]) -> None:
+    """Note which call of the outermost of some modules an operation is in."""
     stack: dict[Any, Any] = node.meta.get("nn_module_stack") or {}
     for key in stack:
         path = path_of.get(str(key).partition("@")[0])
-        if path in blocks:
-            _note(node, BLOCK, f"{path}@{key}")
+        if path in wanted:
+            _note(node, name, f"{path}@{key}")
             return
 
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from baechi.records.pipeline.units import Task, Units
 from baechi.run.programs.joint import Backward, Joint
-from baechi.run.programs.names import RUN
+from baechi.run.programs.names import REGION, RUN
 from baechi.run.programs.views import is_view
 from baechi.torchlib.operators.facts import draws
 from baechi.torchlib.private.operators import UNSAFE_VIEW, schema_of
@@ -66,6 +66,7 @@ class Cutting:
         self._nodes = list(joint.module.graph.nodes)
         self._forward = self._forward_nodes()
         self.position = self._positions()
+        self._passing = self._passing_nodes()
 
     @cached_property
     def positions(self) -> int:
@@ -119,7 +120,7 @@ class Cutting:
                 for one in self._inputs(waiting.pop(), backward):
                     if self.position.get(one, position) == position or one in anew:
                         continue
-                    if self._is_shown_at(one, position, backward):
+                    if self._is_shown_at(one, position, backward) or self._runs_again_at(one, position):
                         anew.add(one)
                         waiting.append(one)
                     else:
@@ -239,6 +240,38 @@ class Cutting:
         where = self.position.get(source)
         return where is None or self.device_of(where) == self.device_of(position)
 
+    def _runs_again_at(self, node: fx.Node, position: int) -> bool:
+        """Whether a backward computes anew what it reads of a forward, since a region runs again."""
+        if self.is_forward(position) or node not in self._passing:
+            return False
+        return self.device_of(self.position[node]) == self.device_of(position)
+
+    def _passing_nodes(self) -> frozenset[fx.Node]:
+        """What lies within a region that backward runs again, and is not kept from its first run.
+
+        Kept is what a region is given, what it gives to others, what is drawn, and what is made of inputs
+        that are written: they have other values when the region runs again.
+        """
+        if self.units.weights_stage:  # both halves of a backward would run it again
+            return frozenset()
+        written = {self.joint.inputs[place] for place in self.joint.written}
+        kept = {node for node in self.joint.outputs if isinstance(node, fx.Node)}
+        kept.update(self.joint.written.values())
+        within = [node for node in self._nodes if node in self._forward and _region_of(node)]
+        for node in within:
+            if not written.isdisjoint(node.all_input_nodes):
+                kept.add(node)
+                if is_view(node):
+                    written.add(node)
+        for node in reversed(within):
+            for one in node.users:
+                if one in self._forward and _region_of(one) != _region_of(node):
+                    kept.add(node)
+            if _draws(node) or any(one in kept for one in node.users if is_view(one) or _is_part(one)):
+                kept.add(node)
+        of_kept = {one for node in kept for one in node.users if _is_part(one)}
+        return frozenset(within) - kept - of_kept
+
     def _segment(
         self, position: int, nodes: Sequence[fx.Node], read: set[fx.Node], backward: Backward
     ) -> Segment:
@@ -300,6 +333,14 @@ class Cutting:
         for name in str(node.target).split("."):
             found = getattr(found, name)
         return isinstance(found, torch.nn.Module)
+
+
+def _region_of(node: fx.Node) -> str | None:
+    """The region that an operation is in, which backward runs again."""
+    if _is_part(node):
+        node = node.all_input_nodes[0]
+    found: str | None = node.meta.get("custom", {}).get(REGION)
+    return found
 
 
 def _draws(node: fx.Node) -> bool:

@@ -154,7 +154,6 @@ def stages_in_ranks(stages: Stages | None) -> Stages:
 def refuse_in_ranks(asked: Mapping[str, object]) -> None:
     """Raise if what was asked for does not go over ranks."""
     cures = {
-        "recompute": "use more ranks or smaller microbatches",
         "layers": "place layers whole",
         "examples": "give one batch",
         "regions": "leave compile= out, or say 'stages'",

@@ -151,14 +151,16 @@ def placed_at_random(model: nn.Module, batch: dict[str, Any], devices: int, numb
     return baechi.pipeline(plan, number, order).to_json()  # type: ignore[arg-type]
 
 
-def pipeline_of(name: str, devices: int, number: int, order: str, *, apart: bool = False) -> str:
-    """A plan whose layers lie at random."""
+def pipeline_of(
+    name: str, devices: int, number: int, order: str, *, apart: bool = False, again: str | None = None
+) -> str:
+    """A plan whose layers lie at random; those of modules that run again, together."""
     model, batch = built(name)
     cluster = baechi.Cluster.virtual(devices, memory="1GiB")
     graph = baechi.profile(
         model, batch(), cluster=cluster, source="estimate", microbatches=number, weights_apart=apart
     )
-    plan = baechi.place(graph, cluster, "random:1")
+    plan = baechi.place(graph, cluster, "random:1", recompute=again)
     return baechi.pipeline(plan, number, order).to_json()  # type: ignore[arg-type]
 
 
@@ -314,7 +316,6 @@ def refused(what: str) -> Any:
         return plain(x.requires_grad_())
     arguments: dict[str, dict[str, Any]] = {
         "auto": {"microbatches": "auto"},
-        "recompute": {"recompute": ["0"]},
         "regions": {"compile": "regions"},
         "outputs": {"outputs": "device"},
     }

@@ -109,7 +109,6 @@ def test_an_unchanged_script() -> None:
 
 REFUSED = {
     "auto": "microbatches='auto' does not go over ranks: say how many",
-    "recompute": "recompute= does not go over ranks",
     "regions": "compile='regions' does not go over ranks",
     "outputs": "outputs= does not go over ranks",
 }

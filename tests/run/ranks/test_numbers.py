@@ -35,6 +35,13 @@ def test_two_ranks(two: Ranks, name: str) -> None:
     assert_as_alone(two, name, pipeline_of(name, 2, 2, "1f1b"), evaluates=name == "tied")
 
 
+def test_recomputed_blocks(two: Ranks) -> None:
+    """Each rank runs its own again; one process keeps all activations."""
+    again = pipeline_of("tied", 2, 2, "1f1b", again="blocks")
+    assert_as_alone(two, "tied", again)
+    assert '"recompute"' in again
+
+
 ORDERS = ["gpipe", "1f1b", "interleaved", "auto"]
 
 
