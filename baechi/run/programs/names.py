@@ -127,7 +127,7 @@ def _graphs_of(node: fx.Node) -> list[fx.GraphModule]:
 
 
 def _checkpointed(module: fx.GraphModule) -> dict[nn.Module, str]:
-    """The regions that torch's checkpoint runs, by graph; what is in one within another belongs to the outer."""
+    """The regions that torch's checkpoint runs, by graph; one within another belongs to the outer."""
     found = dict[nn.Module, str]()
     for outer in module.modules():
         for node in _operations(outer):
