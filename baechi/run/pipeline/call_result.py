@@ -85,7 +85,7 @@ class Returned:
         assert loss is not None
         streams = streams_now(map(self.backend.torch_device, self.backend.names))
         (handed,) = handed_over([loss], given, partial(scaled, self.backend, waiting, streams))
-        made = {id(joint.value): without_gradient(joint.value) for joint in joints}
+        made = {id(joint.value): without_gradient(joint.value, [handed]) for joint in joints}
         made[id(loss)] = handed
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
@@ -106,6 +106,6 @@ def no_root(microbatch: int, tensor: torch.Tensor) -> None:
     """Gradients of what a microbatch returned come in no more: its backward is over."""
 
 
-def ended(tensor: torch.Tensor) -> torch.Tensor:
+def ended(tensor: torch.Tensor, leads_to: Sequence[torch.Tensor] = ()) -> torch.Tensor:
     """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for."""
-    return without_gradient(tensor.detach()) if tensor.requires_grad else tensor
+    return without_gradient(tensor.detach(), leads_to) if tensor.requires_grad else tensor

@@ -163,12 +163,12 @@ class _WholeInRanks(Whole):
         scalars = [number for number in self._compiled.tangents if outputs[number].numel() == 1]
         if self._trains and self._compiled.tangents and not scalars:
             raise CompileError(_NO_LOSS)
+        leaves = leaves_of([self.values])
+        own = [one for one in leaves if not isinstance(one, ElsewhereTensor)]
         for number in self._compiled.tangents:
             if number not in scalars and not isinstance(outputs[number], ElsewhereTensor):
-                outputs[number] = ended(outputs[number].detach().requires_grad_())
+                outputs[number] = ended(outputs[number].detach().requires_grad_(), own)
         if scalars:
-            leaves = leaves_of([self.values])
-            own = [one for one in leaves if not isinstance(one, ElsewhereTensor)]
             go = partial(self._gone_back, scalars, leaves)
             handed = handed_over([outputs[number] for number in scalars], own, go, _OVER_RANKS)
             for number, value in zip(scalars, handed, strict=True):

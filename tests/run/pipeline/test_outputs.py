@@ -108,3 +108,16 @@ def test_looked_at_once_for_each_kind_of_call() -> None:
             looks = [8, 2, 2, 2, 2] if call in (1, 2, 4, 8) else []
             assert rows == [*looks, 2, 2, 2, 2]
             rows.clear()
+
+
+@pytest.mark.parametrize("compile", [None, "stages"])
+def test_gradients_of_an_output_beside_the_loss(compile: str | None) -> None:
+    """They are refused, by `backward` and where gradients of weights are asked for by name."""
+    model, x = seeded(lambda: Returns(lambda x: (x.square().mean(), x.abs().mean()))), noise(8, 4)
+    with pipelined(model, x, microbatches=4, device_map=WHERE, loss_weights="rows", compile=compile):
+        loss, other = model(x)
+        with pytest.raises(BaechiError, match="no gradient any more"):
+            torch.autograd.grad(loss + other, list(model.parameters()))
+        loss, other = model(x)
+        with pytest.raises(BaechiError, match="no gradient any more"):
+            (loss + other).backward()

@@ -92,7 +92,9 @@ class _Outer(torch.autograd.Function):
 
 class _NoGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, handle: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
+    def forward(
+        ctx: Any, handle: torch.Tensor, box: list[torch.Tensor], *leads_to: torch.Tensor
+    ) -> torch.Tensor:
         return box.pop()
 
     @staticmethod
@@ -123,9 +125,13 @@ def handed_over(
     return made
 
 
-def without_gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that requires a gradient, and says why it has none when that is asked for."""
+def without_gradient(tensor: torch.Tensor, leads_to: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """A tensor that requires a gradient, and says why it has none when that is asked for.
+
+    `torch.autograd.grad` runs only what leads to the tensors that it is given. So to be asked, this one leads
+    to what the step's loss leads to.
+    """
     with without_dispatch_modes(), without_torch_function():
         handle = torch.zeros((), device="cpu").requires_grad_()
-    made: torch.Tensor = _NoGradient.apply(handle, [tensor])  # type: ignore[no-untyped-call]
+    made: torch.Tensor = _NoGradient.apply(handle, [tensor], *leads_to)  # type: ignore[no-untyped-call]
     return made
