@@ -3,7 +3,7 @@
 from torch import nn
 
 from baechi.records.graph import LayerGraph
-from baechi.split.table import rule_of
+from baechi.split.table import refusal_of, rule_of
 
 
 def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
@@ -18,10 +18,6 @@ def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
         if layer is None or rule is None:
             continue
         own = dict(layer.named_parameters())
-        unknown = [name for name in own if name not in rule.weights]
-        refused = (
-            f"its rule does not know its weights {', '.join(unknown)}" if unknown else rule.refuses(layer)
-        )
         prefix = f"{graph.module_of(node)}."
         tied = {
             name: [other for other in names[id(weight)] if other != f"{prefix}{name}"]
@@ -30,7 +26,7 @@ def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
         graph.nodes[node]["splits"] = {
             "shapes": {name: list(weight.shape) for name, weight in own.items()},
             "tied": {name: others for name, others in tied.items() if others},
-            "refused": refused,
+            "refused": refusal_of(layer, rule),
         }
         lengths = {dim: getattr(layer, how.length) for dim, how in rule.dims.items() if how.length}
         if lengths:

@@ -7,7 +7,10 @@ rules/ (torch's layers) ─────┘    looked for: then these files are i
 
 from importlib import import_module
 
+from torch import nn
+
 from baechi.split.dimension import SplitRule
+from baechi.torchlib.modules.intercept import without_replacement
 
 _FILES = ("layers", "attention", "scaled_embedding")
 """Of `baechi.split.rules`: each has `RULES` by class, `FAMILIES` by the ending of a class's name, or both."""
@@ -67,6 +70,16 @@ def rule_of(kind: type) -> SplitRule | None:
     """The rule of a class of layers; None if they cannot be split. Subclasses need rules of their own."""
     _with_ours()
     return _RULES.get(key_of(kind)) or _family_of(kind.__name__)
+
+
+def refusal_of(layer: nn.Module, rule: SplitRule) -> str:
+    """Why a layer cannot be split by the rule of its class; empty if it can."""
+    unknown = [name for name, _ in layer.named_parameters() if name not in rule.weights]
+    if unknown:
+        return f"its rule does not know its weights {', '.join(unknown)}"
+    if "forward" in without_replacement(layer):
+        return "its forward was replaced on this one layer, and shards compute what its class does"
+    return rule.refuses(layer)
 
 
 def rule_named(name: str) -> SplitRule:

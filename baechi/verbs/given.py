@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.errors import PlanError
 from baechi.records.files import holds
+from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.replicas import Replicas
@@ -43,6 +44,15 @@ def read_plan(plan: PlanLike) -> Plan:
     raise TypeError(
         f"plan is of type {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file"
     )
+
+
+def check_graph(graph: LayerGraph) -> None:
+    """Refuse what is no layer graph, such as the path of one."""
+    if not isinstance(graph, LayerGraph):
+        raise TypeError(
+            f"graph is of type {type(graph).__name__}: it takes a baechi.LayerGraph, as profile makes it and "
+            "baechi.LayerGraph.load(path) reads it"
+        )
 
 
 _Given = TypeVar("_Given")

@@ -38,6 +38,7 @@ from baechi.simulate.pipeline import simulate_pipeline
 from baechi.verbs.given import (
     Optimizer,
     PlanLike,
+    check_graph,
     name_of,
     opened,
     read_plan,
@@ -123,9 +124,12 @@ def place(
 
     Raises:
         PlacementError: no placement was found that fits.
+        TypeError: it is not a layer graph.
         ValueError: an unknown placer or optimizer, a negative effort, graphs that do not go with
             `microbatches`, or modules that cannot run again.
     """
+    for one in graph.values() if isinstance(graph, Mapping) else [graph]:
+        check_graph(one)
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
     name = name_of(optimizer)

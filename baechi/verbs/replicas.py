@@ -17,7 +17,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.replicas import Replicas, ReplicasTried
-from baechi.verbs.given import Optimizer, check_microbatches, name_of
+from baechi.verbs.given import Optimizer, check_graph, check_microbatches, name_of
 from baechi.verbs.pipelines import cuts_outlook_s
 from baechi.verbs.plans import place, placed_by_cuts, with_optimizer
 
@@ -67,10 +67,7 @@ def replicate(
         ValueError: the cluster does not divide into so many equal groups; or as `place` raises it.
     """
     check_microbatches(microbatches)
-    if not isinstance(graph, LayerGraph):
-        raise TypeError(
-            f"graph is of type {type(graph).__name__}: it takes the layer graph of one microbatch"
-        )
+    check_graph(graph)
     whole = Cluster.parse(cluster, ranks=not isinstance(cluster, Cluster))
     graph = with_optimizer(graph, name_of(optimizer))
     divided = dict(_divisions(whole))

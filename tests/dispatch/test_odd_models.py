@@ -197,3 +197,54 @@ def test_written_buffers_come_home_from_one_chunk_and_are_refused_from_several(w
                 list(baechi.dispatch(net, devices, workers=workers).stream([X, X]))
             first = getattr(raised.value, "exceptions", [raised.value])[0]
             assert "writes its buffer '2.seen'" in str(first)
+
+
+class Replaces(nn.Module):
+    """Replaces a buffer in training, by a mean that moves."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("positions", torch.arange(2), persistent=False)
+        self.register_buffer("ones", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.positions = torch.arange(len(x))  # a cache: of another length, and the same for all
+        self.ones = torch.ones(8)  # made anew, and the same
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return x - self.mean if not self.training else x * 1.0
+
+
+@pytest.mark.parametrize("workers", ["inline", "thread"])
+def test_replaced_buffers_come_home_from_one_chunk_and_are_refused_from_several(workers: Any) -> None:
+    cluster = baechi.Cluster.virtual(2)
+    net, twin = Replaces(), Replaces()
+    with cluster, torch.no_grad():
+        dispatched = baechi.dispatch(net, baechi.SimpleScheduler("cpu:1"), workers=workers)
+        for found in (dispatched(X), *dispatched.stream([X, X])):
+            assert_close(found, twin(X))
+        assert_close(net.mean, twin.mean)
+        net.mean.mul_(2)
+        twin.mean.mul_(2)
+        assert_close(dispatched.eval()(X), twin.eval()(X))
+        for devices in (baechi.SimpleScheduler("cpu:0", 5), baechi.HybridScheduler(cluster, 5)):
+            several = baechi.dispatch(net.eval(), devices, workers=workers)
+            assert_close(several(X), twin(X))
+            net.train()
+            with pytest.raises((FatalError, baechi.AggregateError)) as raised:
+                several(X)
+            first = getattr(raised.value, "exceptions", [raised.value])[0]
+            assert "writes its buffer 'mean'" in str(first)
+
+
+def test_statistics_of_a_batch_that_a_function_takes() -> None:
+    """They refuse a single row, so two rows are compared."""
+
+    def forward(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(layer(x), None, None, training=True)
+
+    with pytest.raises(FatalError, match=r"row 0 has other values .* where 2 rows run than where 5 do"):
+        called(forward, X, size=5)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from run.split.split_layers import Around, Tied, twins, words
 from run.split.test_chains import Attention
 from torch import nn
@@ -144,6 +145,10 @@ def test_what_cannot_be_split_says_why() -> None:
         baechi.split(of_layer(nn.BatchNorm1d(4), 3, 4), "layer", {"rows": 2})
     with pytest.raises(PlanError, match=r"ReLU\) cannot be split: it writes its input \(inplace=True\)"):
         baechi.split(of_layer(nn.ReLU(inplace=True), 3, 4), "layer", 2)
+    replaced = nn.Linear(4, 4)
+    replaced.forward = lambda x: 2 * F.linear(x, replaced.weight)  # type: ignore[method-assign]
+    with pytest.raises(PlanError, match="its forward was replaced on this one layer"):
+        baechi.split(of_layer(replaced, 3, 4), "layer", 2)
     with pytest.raises(PlanError, match=r"it is inside layer, which is one layer \(.*split_module_classes="):
         baechi.split(of_layer(Attention("fused"), 2, 3, 8), "layer.q", 2)
     with pytest.raises(PlanError, match=r"one layer \(torch may .*; a module of your own, .* is divided\)"):

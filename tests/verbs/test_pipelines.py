@@ -140,6 +140,16 @@ def test_refusals(graphs: Callable[[], Any], microbatches: Any, fault: str) -> N
         baechi.place(graphs(), Cluster.uniform(2), microbatches=microbatches)
 
 
+@pytest.mark.parametrize("microbatches", [None, 2, "auto"])
+def test_what_is_no_graph(microbatches: Any) -> None:
+    """A path, or what profile was called with, is told what to do."""
+    for wrong in ("graph.json", {1: "graph.json"}, torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match=r"graph is of type (str|Linear): it takes .*LayerGraph\.load"):
+            baechi.place(wrong, Cluster.uniform(2), microbatches=microbatches)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="graph is of type str"):
+        baechi.split("graph.json", "head", 2)  # type: ignore[arg-type]
+
+
 def test_profile_at_microbatch_size() -> None:
     """The graph of one microbatch has the work of the largest part; a batch must have a row for each."""
     model = torch.nn.Linear(4, 4)

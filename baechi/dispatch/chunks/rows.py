@@ -114,14 +114,17 @@ class _RowsCall(AbstractCall):
         """What the model gives for the last and the first row of the first chunk; if it has one, for two."""
         if self._written() or self._sort() in self._subject.checked:
             return []
-        which = [(chunk - 1, 1), (0, 1)] if chunk > 1 else [(0, 2)]
-        model, calls = self._subject.model(), [self._sliced(row, row + rows) for row, rows in which]
-        if self._subject.runs_here:
-            results = results_of(model, calls)  # one after the other: what a call leaves behind shows, too
-        else:
-            results = shapes_of(model, calls, values=False) or []
-        pairs = zip(results, which, strict=False)
-        return [Alone(result, row, rows, chunk) for result, (row, rows) in pairs]
+        model, results = self._subject.model(), []
+        one, two = [(chunk - 1, 1), (0, 1)], [(0, 2)]
+        for which in (one, two) if chunk > 2 else (one,) if chunk == 2 else (two,):
+            calls = [self._sliced(row, row + rows) for row, rows in which]
+            if self._subject.runs_here:
+                results = results_of(model, calls)  # in turn: what a call leaves behind shows, too
+            else:
+                results = shapes_of(model, calls, values=False) or []
+            if results:  # statistics of a batch refuse a single row
+                return [Alone(result, *pair, chunk) for result, pair in zip(results, which, strict=True)]
+        return []
 
     def _sliced(self, start: int, stop: int) -> Arguments:
         known: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is there twice is one slice

@@ -3,8 +3,9 @@
     chunk 0    rows 0 1 2 3 4 ──▶ y     of y, what row 4 gave
     alone               row 4 ──▶ z     has to be z; and what does not grow has to be the same in both
 
-So has row 0, since row 4 may be what others look at. A chunk of one row is compared with two rows. It is
-asked once for a model, and only of outputs for which the user says no rule.
+So has row 0, since row 4 may be what others look at. A chunk of one row is compared with two rows, and so is
+a larger one where the model does not run with a single row. It is asked once for a model, and only of outputs
+for which the user says no rule.
 """
 
 from dataclasses import dataclass

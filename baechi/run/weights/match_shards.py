@@ -7,7 +7,7 @@ from torch import nn
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import Shard
 from baechi.records.schema import shown
-from baechi.split.table import rule_named, rule_of
+from baechi.split.table import refusal_of, rule_named, rule_of
 from baechi.torchlib.shards.table import WEIGHT_OPS
 
 _ALIKE = ("dimension", "sizes", "cuts", "units", "function")
@@ -72,6 +72,9 @@ def _rule_faults(
             "baechi.register_split as when the plan was made"
         )
         return
+    refused = refusal_of(layer, rule) if layer is not None else ""
+    if refused:
+        yield f"the plan splits {of}, and it cannot be split: {refused}"
     how = rule.dims.get(shard["dimension"])
     if how is None:
         yield f"{of} is split along {shown(shard['dimension'])}: it can be along {', '.join(rule.dims)}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from baechi.torchlib.private.operators import schema_of
-from baechi.torchlib.shards.tensor import plain_parts, together
+from baechi.torchlib.shards.tensor import norm_of_norms, plain_parts, together
 from baechi.torchlib.shards.weight import ShardedWeight, refuse
 
 Member = tuple[int, int | None]
@@ -92,7 +92,7 @@ def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: Sha
     shards = [made[index, number] for number in range(len(like.shards))]
     name = func.overloadpacket.__name__
     if "norm" in name:
-        return torch.linalg.vector_norm(together(shards), args[1] if len(args) > 1 else 2)
+        return norm_of_norms(shards, args[1] if len(args) > 1 else 2)
     if name == "_foreach_max":
         return together(shards).amax(0)
     return made_like(like, shards, func)

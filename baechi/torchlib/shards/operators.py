@@ -21,7 +21,7 @@ from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.shards.lists import made_like, run_fused, run_lists, unscale_lists
 from baechi.torchlib.shards.streams import in_backward_on, streams_among
 from baechi.torchlib.shards.table import Kind, kind_of
-from baechi.torchlib.shards.tensor import together
+from baechi.torchlib.shards.tensor import norm_of_norms, together
 from baechi.torchlib.shards.weight import ShardedWeight, refuse
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -133,8 +133,10 @@ def _norm(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     axes = args[2] if len(args) > 2 else kwargs.get("dim")
     if axes and len(axes) != tensor.dim():
         refuse("a norm along an axis of", tensor)
-    norms = [torch.linalg.vector_norm(shard, order) for shard in tensor.shards]
-    return torch.linalg.vector_norm(together(norms), order)
+    norms = [torch.linalg.vector_norm(shard, order, dtype=kwargs.get("dtype")) for shard in tensor.shards]
+    made = norm_of_norms(norms, order)
+    keeps_axes = args[3] if len(args) > 3 else kwargs.get("keepdim", False)
+    return made.view([1] * tensor.dim()) if keeps_axes else made
 
 
 def _dot(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -144,9 +146,12 @@ def _dot(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _reduced(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if len(args) > 1 and args[1] not in (None, []):
-        refuse(f"aten.{func.overloadpacket.__name__} along an axis of", args[0])
-    return func(together([func(shard, **kwargs) for shard in args[0].shards]))
+    tensor, *axes = args[:2]
+    if any([axis is not None and axis != [] for axis in [*axes, kwargs.get("dim")]]):  # an empty list is all
+        refuse(f"aten.{func.overloadpacket.__name__} along an axis of", tensor)
+    keeps_axes = kwargs.pop("keepdim", args[2] if len(args) > 2 else False)
+    made = func(together([func(shard, *axes, **kwargs) for shard in tensor.shards]), *axes, **kwargs)
+    return made.view([1] * tensor.dim()) if keeps_axes else made
 
 
 def _equal(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:

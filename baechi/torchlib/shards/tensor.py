@@ -102,3 +102,8 @@ def together(values: Sequence[torch.Tensor]) -> torch.Tensor:
     """What was made of each shard, in one plain tensor on the device of the first."""
     home = values[0].device
     return torch.stack([value.to(home) for value in values])
+
+
+def norm_of_norms(norms: Sequence[torch.Tensor], order: float) -> torch.Tensor:
+    """The norm of a whole from those of its shards; of order 0 it is how many values are not zero."""
+    return together(norms).sum() if order == 0 else torch.linalg.vector_norm(together(norms), order)

@@ -12,6 +12,7 @@ from baechi.split.dimension import Compute, SplitDimension, SplitRule
 from baechi.split.rewrite import split as rewritten
 from baechi.split.spec import BatchSpec, DeviceName, Layers, LayerSpec
 from baechi.split.table import add_rule, key_of
+from baechi.verbs.given import check_graph
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,8 +40,10 @@ def split(
 
     Raises:
         PlanError: there is no such layer, or it cannot be split; the reason is said.
+        TypeError: it is not a layer graph.
         ValueError: a malformed spec, or a device that the cluster does not have.
     """
+    check_graph(graph)
     return with_layers_split(graph, {name: spec}, None if cluster is None else Cluster.parse(cluster))
 
 

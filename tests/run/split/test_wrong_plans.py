@@ -97,6 +97,15 @@ def test_wrong_broadcasts() -> None:
     refused(json.dumps(body), r"the plan's layer first\[broadcast\] is not in the model")
 
 
+def test_a_layer_that_is_another_now(text: str) -> None:
+    """A plan that splits what cannot be split in this model is refused by name."""
+    model = Network()
+    first = model.first
+    first.forward = lambda x: 2 * nn.functional.linear(x, first.weight)  # type: ignore[method-assign]
+    with pytest.raises(PlanError, match=r"the plan splits first, and .* its forward was replaced"):
+        baechi.assign(model, Plan.from_json(text))
+
+
 def refused(text: str, why: str) -> None:
     """A plan is refused, and the model is as it was."""
     model = Network()

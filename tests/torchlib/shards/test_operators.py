@@ -25,6 +25,7 @@ CALLS: dict[str, tuple[Kind | None, Callable[[Any], Any]]] = {
     "sum": ("reduce", torch.sum),
     "norm": ("norm", torch.linalg.vector_norm),
 }
+ORDERS = [0, 0.5, 1, 2, 3, -1, float("inf"), -float("inf")]
 REFUSED: dict[str, tuple[Kind | None, Callable[[Any], Any]]] = {
     "transpose": ("view", lambda x: x.transpose(0, 1)),
     "split": ("view", lambda x: x.split(2)),
@@ -50,6 +51,31 @@ def test_shard_by_shard(name: str) -> None:
     if isinstance(made, ShardedWeight):
         assert made.sizes == (2, 2, 1)
     torch.testing.assert_close(made.cpu(), expected)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("more", [{}, {"keepdim": True}, {"dtype": torch.float64}], ids=str)
+def test_norms(order: float, more: dict[str, Any]) -> None:
+    """Of every order, with their gradients; also where several values are the largest or the smallest."""
+    whole = torch.where(WHOLE.abs() < 0.3, 0.0, WHOLE).clamp(-1, 1) if order > 0 else WHOLE.clone()
+    weight = cut(whole, [2, 2, 1], 0, lambda view, number: view.clone())
+    for one in (whole, weight):
+        one.requires_grad_()
+    made, expected = [torch.linalg.vector_norm(one, order, **more) for one in (weight, whole)]
+    torch.testing.assert_close(made, expected)
+    listed = torch._foreach_norm([weight], order)[0]  # what clipping calls
+    torch.testing.assert_close(listed, torch.linalg.vector_norm(whole, order))
+    if order:  # of order 0 there is none
+        found = [torch.autograd.grad(norm.sum(), one)[0] for norm, one in ((made, weight), (expected, whole))]
+        torch.testing.assert_close(found[0].cpu(), found[1])
+
+
+def test_gradients_of_the_largest() -> None:
+    """Where several values are the largest, all of them have a share."""
+    weight, whole = sharded().clamp(-1, 1).detach(), WHOLE.clamp(-1, 1)
+    for reduced in (torch.max, torch.amax, torch.amin):
+        grads = [torch.autograd.grad(reduced(one.requires_grad_()), one)[0].cpu() for one in (weight, whole)]
+        torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("name", REFUSED)
