@@ -309,7 +309,11 @@ class _Ways:
         if number == 1:
             return Way(why_not="its loss compares rows")
         graph = with_optimizer(self._profiled(microbatches=number, programs=programs), OPTIMIZER)
-        return self._dry(self._place(graph, microbatches=number))
+        way = self._dry(self._place(graph, microbatches=number))
+        again = self._plan().recompute
+        if way.fits or not again:
+            return way
+        return self._dry(self._place(graph, microbatches=number, recompute=again))
 
     def _split(self, plan: Plan) -> Way:
         quick = partial(self._place, effort=0)

@@ -24,6 +24,7 @@ OF_GRAPH = {
     "model",
     "uncounted",
     "backward_captured",
+    "programs",
     "containers",
     "recompute",
     "graph",

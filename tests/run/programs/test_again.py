@@ -114,7 +114,8 @@ def as_kept(kind: type[nn.Module], number: int, **asked: Any) -> tuple[baechi.Ti
     return before, after
 
 
-@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.default_cases(3)
+@pytest.mark.parametrize("number", [4, 1])
 @pytest.mark.parametrize(("kind", "recompute"), [(Net, "blocks"), (Own, None), (Often, "blocks")])
 def test_numbers_stay_and_memory_falls(kind: type[nn.Module], recompute: str | None, number: int) -> None:
     before, after = as_kept(kind, number, recompute=recompute)
@@ -129,7 +130,8 @@ def test_each_block_runs_again_once() -> None:
     assert 4 * 3 <= again <= 4 * 6  # of the norm, two products, tanh, a product by a number, the sum
 
 
-@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize("number", [4, 1])
 def test_buffers_that_are_written(number: int) -> None:
     """What is made of them is kept: they have other values when the block runs again."""
     as_kept(Statistics, number, recompute="blocks")
@@ -145,6 +147,7 @@ def test_the_loop() -> None:
     assert_same_gradients(model, plain, 1e-13)
 
 
+@pytest.mark.full
 def test_a_region_over_two_devices() -> None:
     """Each device makes its own anew; what comes from the other is kept."""
     torn = {"": 0, "blocks.1.down": 1, "blocks.2": 1, "last": 1}
@@ -155,6 +158,7 @@ def test_a_region_over_two_devices() -> None:
     assert_same_gradients(model, kept, 0)
 
 
+@pytest.mark.full
 def test_the_backward_of_weights_apart_keeps_all() -> None:
     """Both of its halves would run a region again."""
     model, kept = seeded(Own), seeded(Own)
@@ -164,7 +168,8 @@ def test_the_backward_of_weights_apart_keeps_all() -> None:
     assert_same_gradients(model, kept, 0)
 
 
-@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize("number", [4, 1])
 def test_peaks_are_foreseen(number: int) -> None:
     """Also what drops: it is kept, and counted."""
     model, cluster = seeded(Net), baechi.Cluster.virtual(2)
