@@ -301,7 +301,6 @@ def _over_ranks(model: nn.Module, asked: _Asked, means: _Meant) -> nn.Module:
         **{name: getattr(asked, name) for name in ("microbatches", "compile", "coupled")},
         "optimizer": means.optimizer,
         "loss": asked.loss is not None,
-        "recompute": asked.recompute if isinstance(asked.recompute, str) else list(asked.recompute or ()),
         "loss_weights": "a function" if by_function else asked.loss_weights,
     }
     refuse_in_ranks(
