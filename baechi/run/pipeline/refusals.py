@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn.utils import parametrize
 
 from baechi.errors import UNSPLIT_CURE, UnsplittableCall
 from baechi.records.inputs import Inputs
@@ -11,6 +12,7 @@ from baechi.run.pipeline.batch.partition import Unsplittable, handed_objects, ro
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.modules.inside import weights_in
+from baechi.torchlib.private.modules import weights_are_cached
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -25,6 +27,8 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
             _refuse("with dual numbers, whose tangents would be lost")
     if not torch.is_grad_enabled():
         return
+    if weights_are_cached() and any(map(parametrize.is_parametrized, model.modules())):
+        _refuse("inside of parametrize.cached(), whose weights have one history, and each microbatch its own")
     for weight in weights_in(model):
         if weight.grad_fn is not None:
             name = next(name for name, one in model.named_parameters() if one is weight)

@@ -138,6 +138,16 @@ def call_in_parts(
         return None
 
 
+def _refuse_returned_inputs(bounds: Sequence[Bound], inputs: Sequence[torch.Tensor]) -> None:
+    """Raise if gradients would come to an input without the graph, which does not have it as an output."""
+    given = {id(one) for one in inputs if one.requires_grad}
+    if any(id(one) in given for bound in bounds for one in tensors_in(bound.template)):
+        raise CompileError(
+            "its code returns an input that has a gradient, as it is, and in microbatches no gradient would "
+            "come back to it: return x.clone()"
+        )
+
+
 @dataclass(eq=False)
 class Incoming:
     """Where the gradients of a microbatch's output come in.
@@ -196,6 +206,8 @@ class InParts:
         self._draws = random_states(self._backend, (), len(bounds)) if random else []
         self._loop, self._averages = self._made_loop(), Averages(self._backend)
         self._in_parts = batch_parts = [one for _, _, each in self._batch.parts.leaves for one in each]
+        if goes_back and not self._losses:
+            _refuse_returned_inputs(bounds, batch_parts)
         inputs = [whole for whole, _, _ in self._batch.parts.leaves]
         self._weights = leaves_of(self._values, set(map(id, batch_parts)))
         self._leaves = [*self._weights, *inputs]

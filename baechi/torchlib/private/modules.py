@@ -5,6 +5,7 @@ from typing import Any
 from weakref import ref
 
 from torch import nn
+from torch.nn.utils import parametrize
 
 from baechi.torchlib.private.lookup import attribute, named
 
@@ -53,6 +54,16 @@ spectral_kind: Any = named(
     "let the vectors of spectral norms stay as they are where a module runs again",
     None,
 )
+
+_caches: Callable[[Any], int] = attribute(
+    parametrize, "_cache_enabled", "see that weights are computed once (parametrize.cached)"
+)
+
+
+def weights_are_cached() -> bool:
+    """Whether the caller is inside of `parametrize.cached()`."""
+    return _caches(parametrize) > 0
+
 
 parse_to: Callable[..., tuple[Any, ...]] = named(
     "torch._C._nn._parse_to", "refuse to move a distributed model to one device"

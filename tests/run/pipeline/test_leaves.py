@@ -12,6 +12,7 @@ from run.pipeline.nets import WHERE, Blocks, noise, pipelined, seeded
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
+from torch.nn.utils import parametrizations, parametrize
 
 from baechi.errors import BaechiError
 
@@ -140,6 +141,21 @@ def test_refused(use: Callable[[nn.Module], object], why: str) -> None:
         model(X, Y)["loss"].backward()
     plain(X, Y)["loss"].backward()
     assert_same_gradients(model, plain)
+
+
+@pytest.mark.parametrize("compile", [None, "stages"])
+def test_cached_parametrizations_are_refused(compile: str | None) -> None:
+    """The weight had no gradient: what judged the batch had filled torch's cache without histories."""
+    model = seeded(Blocks)
+    parametrizations.weight_norm(model.a)
+    with pipelined(model, (X, Y), microbatches=4, compile=compile):
+        with (
+            pytest.raises(BaechiError, match=r"parametrize.cached\(\).*baechi.unsplit"),
+            parametrize.cached(),
+        ):
+            model(X, Y)
+        model(X, Y)["loss"].backward()
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_leaves_that_are_weights() -> None:

@@ -188,3 +188,28 @@ def test_a_mask_of_torch_is_said_to_be_causal() -> None:
         assert programs(model)
     plain(x).backward()
     assert_same_gradients(model, plain)
+
+
+class Passes(nn.Module):
+    """Code that returns what it is given, beside what it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.b(self.a(x))
+
+
+def test_an_input_with_a_gradient_that_is_returned() -> None:
+    """In microbatches no gradient came back to it; the code as it is written gives it."""
+    x = torch.randn(8, 6, requires_grad=True)
+    asked: dict[str, Any] = {"cluster": baechi.Cluster.virtual(2), "device_map": {"a": 0, "b": 1}}
+    model = baechi.distribute(Passes(), x, microbatches=2, compile=EXACT, **asked)
+    with asked["cluster"], pytest.raises(baechi.CompileError, match="returns an input that has a gradient"):
+        model(x)
+    model = baechi.distribute(Passes(), x, microbatches=2, compile=AUTO, **asked)
+    with asked["cluster"]:
+        same, made = model(x)
+        (same * made.detach()).sum().backward()
+    assert torch.equal(x.grad, made)
