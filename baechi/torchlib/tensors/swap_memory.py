@@ -91,7 +91,8 @@ def _end(before: Any, tensor: torch.Tensor, where: torch.device) -> None:
 
     The new node lives as long as the old one, which a graph holds, or the code that put hooks on it.
     """
-    after: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+    with torch.enable_grad():
+        after = _Read.apply(tensor).grad_fn.next_functions[0][0]  # type: ignore[no-untyped-call]
     first, last = _hooks_of(before.register_prehook), _hooks_of(before.register_hook)
 
     def refuse(grads: Any) -> None:
@@ -104,6 +105,14 @@ def _end(before: Any, tensor: torch.Tensor, where: torch.device) -> None:
     own = before.register_prehook(refuse).id  # into the same table, when there is one
     after.register_prehook(lambda given: _run(first, own, given))
     after.register_hook(lambda added, given: _run(last, own, added, given))
+
+
+class _Read(torch.autograd.Function):
+    """Leads to a tensor without an operator: one that lies elsewhere has no values to view."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((), device="cpu")
 
 
 def _hooks_of(register: Callable[[Callable[..., None]], RemovableHandle]) -> Any:
