@@ -26,6 +26,7 @@ from baechi.records.cluster import HOST
 from baechi.torchlib.fakes.kernels import refuse_valueless
 from baechi.torchlib.host_work import work_of_call
 from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.private.compiler import note_functions_anew
 from baechi.torchlib.private.modes import DeviceContext, function_modes, without_dispatch_modes
 from baechi.torchlib.private.patches import (
     FACTORIES,
@@ -77,6 +78,7 @@ class Identity:
         """Put torch's own back."""
         for place in (*_CALLS, TENSOR_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
             place.take_back()
+        note_functions_anew([factory.original for factory in FACTORIES if factory.exists])
         if self._optimizers is not None:
             self._optimizers.remove()
 

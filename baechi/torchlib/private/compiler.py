@@ -1,7 +1,7 @@
 """`torch.compile`: telling it what to leave alone, without importing it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import getclosurevars, isfunction
 from typing import Any, TypeVar
 
@@ -38,6 +38,16 @@ def leave_uncompiled(function: _Function, why: str) -> _Function:
 def compiler_is_imported() -> bool:
     """Whether `torch._dynamo` is there; without it nothing can be compiled."""
     return "torch._dynamo" in sys.modules
+
+
+def note_functions_anew(functions: Iterable[Any]) -> None:
+    """Let the compiler note torch's functions again, if it noted what stood in the place of some of these.
+
+    It does so when it first asks, and would refuse torch's own for the rest of the process.
+    """
+    noted = getattr(sys.modules.get("torch._dynamo.trace_rules"), "get_torch_obj_rule_map", None)
+    if noted is not None and noted.cache_info().currsize and not noted().keys() >= set(functions):
+        noted.cache_clear()
 
 
 def compiler_stance() -> Any:

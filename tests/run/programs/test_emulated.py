@@ -174,3 +174,14 @@ class Dropping(Blocks):
         for row in self.rows:
             x = x + nn.functional.dropout(row(x), 0.3, self.training)
         return x.square().mean()
+
+
+def test_the_compiler_knows_torchs_own_functions_afterwards() -> None:
+    """It notes them when it first asks, and other functions stand in their places in an emulation."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map.cache_clear()  # as in a process that has compiled nothing
+    with baechi.Cluster.virtual(2):
+        torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
+    made = torch.compile(lambda x: x * torch.tensor(2.0), backend="eager", fullgraph=True)
+    assert made(torch.ones(2)).tolist() == [2, 2]
