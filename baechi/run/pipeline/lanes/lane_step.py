@@ -171,8 +171,9 @@ class LaneStep(Step):
     def reach_region(self, name: str, args: Any, kwargs: Any) -> None:
         runs, number = self._route.runs_of_region.get(name, ()), self._regions[name]
         self._regions[name] += 1
-        if self.inside is None and number < len(runs):
-            self._go_to_run(runs[number], tensors_in(args, kwargs), None)
+        run = runs[number] if self.inside is None and number < len(runs) else None
+        if run is not None:
+            self._go_to_run(run, tensors_in(args, kwargs), None)
 
     def _go_to(self, node: str | None, given: Iterable[torch.Tensor], place: str | None) -> None:
         self._go_to_run(None if node is None else self._route.run_of.get(node), given, place)
