@@ -305,13 +305,12 @@ class InParts:
 
     def _keep(self) -> None:
         """What the code keeps is that of the last microbatch which does."""
-        leaves = leaves_of(self._values)
         for values, bound in zip(self._values, self._bounds, strict=True):
             if bound.kept:
                 numbers = range(len(bound.captured.tokens))
                 outputs = [values.output(number) for number in numbers]
                 for number in values.compiled.tangents:
-                    outputs[number] = without_gradient(outputs[number].detach(), leaves)
+                    outputs[number] = without_gradient(outputs[number].detach(), self._leaves)
                 bound.keep(outputs)
 
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Incoming | None:
