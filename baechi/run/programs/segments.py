@@ -258,7 +258,7 @@ class Cutting:
         kept = {node for node in self.joint.outputs if isinstance(node, fx.Node)}
         kept.update(self.joint.written.values())
         within = [node for node in self._nodes if node in self._forward and _region_of(node)]
-        for node in within:
+        for node in self._nodes if within else ():
             if not written.isdisjoint(node.all_input_nodes):
                 kept.add(node)
                 if is_view(node):
